@@ -1,0 +1,27 @@
+// The outcome of an operation as a value: nothing is thrown across threads or out of the engine.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+namespace khorovod {
+
+enum class Code : std::uint8_t {
+  kOk,
+  kInvalid,   // misuse that this rank can see alone
+  kMismatch,  // ranks disagree; the engine goes on working
+  kPeerLost,  // a rank died or left; the world is gone
+  kShutdown,  // this rank shut down
+  kInternal,  // a bug or a broken peer
+};
+
+struct Status {
+  Code code = Code::kOk;
+  std::string message;
+
+  bool ok() const { return code == Code::kOk; }
+  static Status error(Code code, std::string message) { return {code, std::move(message)}; }
+};
+
+}  // namespace khorovod

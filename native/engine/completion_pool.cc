@@ -1,0 +1,44 @@
+#include "engine/completion_pool.h"
+
+#include <utility>
+
+#include "base/native_thread.h"
+
+namespace khorovod {
+
+void CompletionPool::post(std::function<void()> callback) {
+  const std::lock_guard lock(mutex_);
+  queue_.push_back(std::move(callback));
+  if (idle_ < static_cast<int>(queue_.size()) && static_cast<int>(threads_.size()) < limit_) {
+    threads_.push_back(start_native_thread("khorovod-done", [this] { run(); }));
+  }
+  wake_.notify_one();
+}
+
+void CompletionPool::run() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    ++idle_;
+    wake_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    --idle_;
+    if (queue_.empty()) return;
+    const auto callback = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    callback();
+    lock.lock();
+  }
+}
+
+void CompletionPool::stop() {
+  std::vector<std::thread> threads;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    threads.swap(threads_);
+  }
+  wake_.notify_all();
+  for (auto& thread : threads) thread.join();
+}
+
+}  // namespace khorovod

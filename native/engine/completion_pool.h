@@ -1,0 +1,36 @@
+// Runs completion callbacks on threads of its own: a callback may run foreign code for as long as it
+// likes, and must never do so on the thread that drives the engine. Threads start with the first
+// callback.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace khorovod {
+
+class CompletionPool {
+ public:
+  explicit CompletionPool(int threads) : limit_(threads) {}
+  ~CompletionPool() { stop(); }
+
+  void post(std::function<void()> callback);
+  // Runs what was posted, then ends the threads. Nothing may be posted afterwards.
+  void stop();
+
+ private:
+  void run();
+
+  const int limit_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::function<void()>> queue_;  // guarded by mutex_
+  std::vector<std::thread> threads_;         // guarded by mutex_
+  int idle_ = 0;                             // guarded by mutex_
+  bool stopping_ = false;                    // guarded by mutex_
+};
+
+}  // namespace khorovod

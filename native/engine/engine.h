@@ -1,0 +1,170 @@
+// The engine of one rank: takes operations, agrees with the other ranks on what to run, has it run by
+// the data plane, and completes them.
+//
+// It is a state machine under a lock, the *progress lock*; whoever holds it *drives*. A caller that
+// waits for an operation drives by itself; what nobody waits for is driven by the engine thread, which
+// otherwise sleeps. Several engines may live in one process (tests run ranks as threads).
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/fork_guard.h"
+#include "base/status.h"
+#include "base/unique_fd.h"
+#include "engine/completion_pool.h"
+#include "engine/events.h"
+#include "engine/link.h"
+#include "engine/negotiator.h"
+#include "engine/operation.h"
+#include "planes/data_plane.h"
+
+namespace khorovod {
+
+struct EngineOptions {
+  NegotiatorOptions negotiator;
+  Nanoseconds cycle_time = 0;  // least time between two decisions of the coordinator
+  Nanoseconds spin = 0;        // how long a waiting caller spins before it sleeps
+};
+
+// A rank as the others know it, for messages and for noticing its death.
+struct Peer {
+  int rank = 0;
+  std::string host;
+  int pid = 0;
+  UniqueFd pidfd;  // may be empty: another host, or a kernel without pidfds
+};
+
+// What connects this rank with the others. A world of one has no link and no plane.
+struct World {
+  int rank = 0;
+  int size = 1;
+  std::vector<Peer> peers;  // without this rank
+  UniqueFd wake;            // this rank's eventfd
+  std::unique_ptr<Link> link;
+  std::unique_ptr<DataPlane> plane;
+  std::shared_ptr<void> backing;  // what link and plane stand on; outlives them
+};
+
+enum class WaitResult { kDone, kInterrupted };
+
+class Engine {
+ public:
+  Engine(World world, EngineOptions options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  int rank() const { return world_.rank; }
+  int size() const { return world_.size; }
+  const char* plane_name() const { return world_.plane ? world_.plane->name() : "none"; }
+  const Counters& counters() const { return counters_; }
+  std::vector<Event> recent_events() const { return events_.recent(); }
+  // In a forked child nothing but this may be asked, and the engine is never destroyed.
+  bool in_forked_child() const { return fork_guard_.in_child(); }
+
+  // Takes an operation; an error is misuse and nothing was taken. With `caller_waits` nobody is woken
+  // for it: the caller is about to wait.
+  Status submit(const OperationRef& operation, bool caller_waits);
+
+  // Until the operation is done. kInterrupted: a signal may have come, look and wait again.
+  WaitResult wait(Operation& operation);
+  // Makes sure that somebody works on what was submitted; does not wait.
+  void nudge();
+
+  // Ends this rank's part; pending operations fail here and, where they need this rank, elsewhere.
+  void shutdown();
+
+ private:
+  struct CacheEntry {
+    Request request;
+    std::uint32_t id;
+    OperationRef announced;  // waits for a plan under this id
+  };
+
+  // -- Called with the progress lock held.
+  WaitResult drive(Operation& operation);
+  bool spin_for_news(std::uint32_t mark);
+  bool step();
+  bool announce_submissions();
+  void announce(const OperationRef& operation, std::size_t& inline_budget);
+  bool on_message(int peer, Bytes message);
+  bool decide();
+  bool carry_out(Decisions& decisions);
+  bool carry_out(Plan& plan);
+  OperationRef resolve(const PlanEntry& entry);
+  void run_on_plane(const Plan& plan, std::vector<OperationRef> operations);
+  void complete_inline(Plan& plan, std::vector<OperationRef>& operations);
+  void on_segment_done(std::uint64_t plan, std::size_t segment);
+  void complete(const OperationRef& operation, Status status);
+  void check_world(bool quiet, int departed);
+  void fail_everything(Status reason);
+  std::string describe_pending() const;
+  std::uint32_t wanted_news() const;
+  bool busy() const;
+  bool hand_over(std::uint32_t mark);
+
+  // -- The engine thread.
+  void run_thread();
+  void drive_from_thread(std::vector<pollfd>& sockets);
+  void notice_deaths(const std::vector<pollfd>& fds);
+
+  void run_alone(Operation& operation);
+  void notify_local_waiters();
+  void set_timer(Nanoseconds after) const;
+  void wait_for_driver(const Operation& operation);
+  std::string describe_peer(int rank) const;
+
+  World world_;
+  const EngineOptions options_;
+  const ForkGuard fork_guard_;
+  UniqueFd timer_;  // wakes the engine thread for submissions that nobody waits for
+
+  // Submissions, from any thread.
+  mutable std::mutex submit_mutex_;
+  std::unordered_map<std::string_view, OperationRef> in_flight_;  // guarded by submit_mutex_
+  std::vector<OperationRef> queue_;                               // guarded by submit_mutex_
+  std::size_t queued_bytes_ = 0;                                  // guarded by submit_mutex_
+  bool thread_called_ = false;                                    // guarded by submit_mutex_
+  Status failure_;                                                // guarded by submit_mutex_
+
+  // The state machine.
+  std::mutex progress_;
+  std::unique_ptr<Negotiator> negotiator_;  // rank 0 only; guarded by progress_, as all below
+  std::unordered_map<std::string, std::unique_ptr<CacheEntry>> cache_;
+  std::unordered_map<std::uint32_t, CacheEntry*> cache_by_id_;
+  std::unordered_map<std::string_view, OperationRef> announced_;  // under their names
+  struct Running {
+    std::vector<OperationRef> operations;
+    std::size_t left = 0;
+  };
+  std::unordered_map<std::uint64_t, Running> running_;  // by plan number
+  std::size_t waiting_ = 0;                             // announced, not complete
+  bool broken_ = false;                                 // everything has failed, for good
+  std::vector<OperationRef> draining_;
+  Writer outgoing_;
+  std::uint64_t carried_out_ = 0;  // the last batch of decisions
+  Nanoseconds last_decision_ = 0;
+  Nanoseconds spin_budget_;
+  std::vector<pollfd> fds_;
+
+  // Between threads.
+  std::atomic<bool> stopping_{false};
+  std::atomic<int> dead_rank_{-1};
+  std::atomic<std::uint32_t> local_bell_{0};
+  std::atomic<int> local_waiters_{0};
+
+  EventLog events_;
+  Counters counters_;
+  CompletionPool pool_{2};
+  std::thread thread_;
+};
+
+}  // namespace khorovod

@@ -1,0 +1,58 @@
+// How a rank hears from the others, tells them something, and sleeps until there is news. One
+// implementation for ranks that share memory, one for sockets. Used under the engine's progress lock,
+// but for what says otherwise.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "base/wire.h"
+
+namespace khorovod {
+
+enum class Wakeup { kNews, kTimeout, kInterrupted };
+
+class Link {
+ public:
+  using Receiver = std::function<bool(int peer, Bytes message)>;  // false: the message is malformed
+
+  virtual ~Link() = default;
+
+  virtual const char* name() const = 0;
+
+  // Control messages. Rank 0 talks with every rank, the others with rank 0 only.
+  virtual void send(int peer, Bytes message) = 0;  // what does not go out at once is kept
+  virtual bool receive(const Receiver& receiver) = 0;  // true if anything came
+  virtual bool flush() = 0;                            // true if anything went out
+  virtual bool backlog() const = 0;                    // something is kept that did not go out yet
+
+  // kOk, or why this world is broken: somebody aborted it, a connection ended, bytes made no sense.
+  virtual Status failure() const = 0;
+  // Breaks the world for everybody.
+  virtual void abort(Code code, const std::string& message) = 0;
+  // This rank goes, cleanly: what it owed to others is done.
+  virtual void leave() = 0;
+  // A rank that has left, or -1. May be called without the progress lock.
+  virtual int departed() const = 0;
+  virtual bool has_left(int peer) const = 0;
+
+  // Sleeping. Take a mark, look for work, and only then sleep until something newer than the mark.
+  virtual std::uint32_t mark() const = 0;
+  virtual bool news_since(std::uint32_t mark) const = 0;
+  // For the thread that drives: returns early on a signal.
+  virtual Wakeup sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>& fds,
+                       Nanoseconds timeout) = 0;
+  // From now on news of these kinds wakes the engine thread; false if there is some already.
+  virtual bool park(std::uint32_t mark, std::uint32_t wanted_news) = 0;
+  // The sockets that the engine thread must poll while nobody drives (none in shared memory).
+  virtual void wanted_fds(std::vector<pollfd>& fds) const = 0;
+  // Wakes whoever sleeps for this rank; any thread may call it.
+  virtual void wake_self() = 0;
+};
+
+}  // namespace khorovod

@@ -1,0 +1,105 @@
+#include "engine/shm_link.h"
+
+#include "shm/futex.h"
+
+namespace khorovod {
+
+ShmLink::ShmLink(const ShmDomain& domain) : domain_(domain) {
+  if (domain.rank() == 0) {
+    for (int peer = 1; peer < domain.size(); ++peer) {
+      mailboxes_.push_back({peer, &domain.from_coordinator(peer), &domain.to_coordinator(peer), {}, {}});
+    }
+  } else {
+    const int me = domain.rank();
+    mailboxes_.push_back({0, &domain.to_coordinator(me), &domain.from_coordinator(me), {}, {}});
+  }
+}
+
+void ShmLink::send(int peer, Bytes message) {
+  Mailbox& mailbox = mailboxes_[domain_.rank() == 0 ? static_cast<std::size_t>(peer - 1) : 0];
+  if (!mailbox.writer.send(message, [&](Bytes bytes) { return mailbox.out->write_some(bytes); })) {
+    broken_ = Status::error(Code::kInternal, "the mailbox to rank " + std::to_string(peer) +
+                                                 " is corrupt");
+  }
+  domain_.ring(peer, kNewsControl);
+}
+
+bool ShmLink::flush(Mailbox& mailbox) {
+  if (!mailbox.writer.backlog()) return false;
+  const auto sent = mailbox.writer.flush([&](Bytes bytes) { return mailbox.out->write_some(bytes); });
+  if (sent > 0) domain_.ring(mailbox.peer, kNewsControl);
+  return sent > 0;
+}
+
+bool ShmLink::flush() {
+  bool moved = false;
+  for (Mailbox& mailbox : mailboxes_) moved |= flush(mailbox);
+  return moved;
+}
+
+bool ShmLink::backlog() const {
+  for (const Mailbox& mailbox : mailboxes_) {
+    if (mailbox.writer.backlog()) return true;
+  }
+  return false;
+}
+
+bool ShmLink::receive(const Receiver& receiver) {
+  bool moved = false;
+  for (Mailbox& mailbox : mailboxes_) {
+    const std::ptrdiff_t came =
+        mailbox.reader.receive([&](std::span<std::byte> to) { return mailbox.in->read_some(to); },
+                               [&](Bytes message) { return receiver(mailbox.peer, message); });
+    if (came < 0) {
+      broken_ = Status::error(Code::kInternal, "a control message from rank " +
+                                                   std::to_string(mailbox.peer) + " makes no sense");
+      return true;
+    }
+    moved |= came > 0;
+    // The writer may be waiting for room.
+    if (came > static_cast<std::ptrdiff_t>(ByteRing::kCapacity / 2)) domain_.ring(mailbox.peer, kNewsControl);
+  }
+  return moved;
+}
+
+Status ShmLink::failure() const { return broken_.ok() ? domain_.aborted() : broken_; }
+
+void ShmLink::leave() {
+  domain_.mine().presence.store(static_cast<std::uint32_t>(Presence::kLeft),
+                                std::memory_order_release);
+  domain_.ring_others(kNewsUrgent);
+}
+
+bool ShmLink::has_left(int peer) const {
+  return domain_.block(peer).presence.load(std::memory_order_acquire) ==
+         static_cast<std::uint32_t>(Presence::kLeft);
+}
+
+int ShmLink::departed() const {
+  for (int peer = 0; peer < domain_.size(); ++peer) {
+    if (peer != domain_.rank() && has_left(peer)) return peer;
+  }
+  return -1;
+}
+
+std::uint32_t ShmLink::mark() const {
+  return domain_.mine().doorbell.sequence.load(std::memory_order_acquire);
+}
+
+bool ShmLink::news_since(std::uint32_t mark) const { return this->mark() != mark; }
+
+Wakeup ShmLink::sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>&,
+                      Nanoseconds timeout) {
+  Doorbell& bell = domain_.mine().doorbell;
+  if (!bell.announce_sleep(Doorbell::kOnFutex, wanted_news, mark)) return Wakeup::kNews;
+  const FutexResult result = futex_wait(bell.sequence, mark, timeout);
+  bell.announce_awake();
+  if (result == FutexResult::kInterrupted) return Wakeup::kInterrupted;
+  return result == FutexResult::kTimeout ? Wakeup::kTimeout : Wakeup::kNews;
+}
+
+bool ShmLink::park(std::uint32_t mark, std::uint32_t wanted_news) {
+  return domain_.mine().doorbell.announce_sleep(Doorbell::kInPoll, wanted_news, mark);
+}
+
+}  // namespace khorovod

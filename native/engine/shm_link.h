@@ -1,0 +1,51 @@
+// The link between ranks of one shared-memory domain: mailboxes and doorbells.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "engine/link.h"
+#include "shm/domain.h"
+#include "transport/frames.h"
+
+namespace khorovod {
+
+class ShmLink : public Link {
+ public:
+  explicit ShmLink(const ShmDomain& domain);
+
+  const char* name() const override { return "shm"; }
+  void send(int peer, Bytes message) override;
+  bool receive(const Receiver& receiver) override;
+  bool flush() override;
+  bool backlog() const override;
+  Status failure() const override;
+  void abort(Code code, const std::string& message) override { domain_.abort(code, message); }
+  void leave() override;
+  int departed() const override;
+  bool has_left(int peer) const override;
+  std::uint32_t mark() const override;
+  bool news_since(std::uint32_t mark) const override;
+  Wakeup sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>& fds,
+               Nanoseconds timeout) override;
+  bool park(std::uint32_t mark, std::uint32_t wanted_news) override;
+  void wanted_fds(std::vector<pollfd>&) const override {}
+  void wake_self() override { domain_.ring(domain_.rank(), kNewsUrgent); }
+
+ private:
+  struct Mailbox {
+    int peer;
+    ByteRing* out;
+    ByteRing* in;
+    FrameWriter writer;
+    FrameReader reader;
+  };
+
+  bool flush(Mailbox& mailbox);
+
+  const ShmDomain& domain_;
+  std::vector<Mailbox> mailboxes_;
+  Status broken_;
+};
+
+}  // namespace khorovod

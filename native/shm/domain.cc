@@ -1,0 +1,68 @@
+#include "shm/domain.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace khorovod {
+
+namespace {
+
+constexpr std::size_t page_aligned(std::size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
+
+struct Offsets {
+  std::size_t blocks;
+  std::size_t rings;
+  std::size_t slots;
+  std::size_t end;
+};
+
+Offsets offsets(int size) {
+  const auto n = static_cast<std::size_t>(size);
+  Offsets at;
+  at.blocks = page_aligned(sizeof(AbortRecord));
+  at.rings = page_aligned(at.blocks + n * sizeof(RankBlock));
+  at.slots = page_aligned(at.rings + 2 * n * sizeof(ByteRing));
+  at.end = at.slots + n * kSlotsPerRank * kSlotBytes;
+  return at;
+}
+
+}  // namespace
+
+std::size_t ShmDomain::bytes_needed(int size) { return offsets(size).end; }
+
+ShmDomain::ShmDomain(std::shared_ptr<ShmRegion> region, int rank, int size, std::vector<int> eventfds)
+    : region_(std::move(region)), rank_(rank), size_(size), eventfds_(std::move(eventfds)) {
+  std::byte* base = region_->data();
+  const Offsets at = offsets(size);
+  // The region is zeroed, and zero is the initial state of everything in it.
+  abort_ = reinterpret_cast<AbortRecord*>(base);
+  blocks_ = reinterpret_cast<RankBlock*>(base + at.blocks);
+  rings_ = reinterpret_cast<ByteRing*>(base + at.rings);
+  slots_ = base + at.slots;
+}
+
+void ShmDomain::ring_others(News news) const {
+  for (int peer = 0; peer < size_; ++peer) {
+    if (peer != rank_) ring(peer, news);
+  }
+}
+
+void ShmDomain::abort(Code code, const std::string& message) const {
+  if (abort_->claimed.exchange(1, std::memory_order_acq_rel) == 0) {
+    const std::size_t size = std::min(message.size(), sizeof abort_->message - 1);
+    std::memcpy(abort_->message, message.data(), size);
+    abort_->message[size] = '\0';
+    abort_->code.store(static_cast<std::uint32_t>(code), std::memory_order_release);
+  }
+  ring_others(kNewsUrgent);
+}
+
+Status ShmDomain::aborted() const {
+  const std::uint32_t code = abort_->code.load(std::memory_order_acquire);
+  if (code == 0) [[likely]] return {};
+  const auto known = code <= static_cast<std::uint32_t>(Code::kInternal);
+  return Status::error(known ? static_cast<Code>(code) : Code::kInternal,
+                       {abort_->message, ::strnlen(abort_->message, sizeof abort_->message)});
+}
+
+}  // namespace khorovod

@@ -1,0 +1,76 @@
+// What the ranks of a shared-memory domain find in their region: an abort record, a block of words
+// per rank, two mailboxes per rank (to and from the coordinator), and the slots that chunks of
+// tensors travel through. Offsets are computed from the world size alone, so every rank agrees.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "shm/byte_ring.h"
+#include "shm/doorbell.h"
+#include "shm/region.h"
+
+namespace khorovod {
+
+inline constexpr int kSlotsPerRank = 4;
+inline constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
+
+enum class Presence : std::uint32_t { kHere = 0, kLeft = 1 };
+
+// The words of one rank; it alone writes them, but for the doorbell.
+struct RankBlock {
+  Doorbell doorbell;
+  alignas(64) std::atomic<std::uint32_t> presence;  // a Presence
+  // Chunks are numbered through all plans; each word counts how many of them this rank ...
+  alignas(64) std::atomic<std::uint64_t> published;  // ... has copied into its slot
+  alignas(64) std::atomic<std::uint64_t> reduced;    // ... has reduced its share of
+  alignas(64) std::atomic<std::uint64_t> consumed;   // ... needs no peer's slot for any more
+};
+
+// The first rank to find the world broken writes why; `code` is stored last.
+struct AbortRecord {
+  std::atomic<std::uint32_t> claimed;
+  std::atomic<std::uint32_t> code;  // a Code, kOk while all is well
+  char message[1024];
+};
+
+class ShmDomain {
+ public:
+  static std::size_t bytes_needed(int size);
+
+  // `eventfds[r]` wakes rank r's engine thread; the domain does not own them.
+  ShmDomain(std::shared_ptr<ShmRegion> region, int rank, int size, std::vector<int> eventfds);
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  RankBlock& block(int rank) const { return blocks_[rank]; }
+  RankBlock& mine() const { return blocks_[rank_]; }
+  ByteRing& to_coordinator(int rank) const { return rings_[2 * rank]; }
+  ByteRing& from_coordinator(int rank) const { return rings_[2 * rank + 1]; }
+  std::byte* slot(int rank, std::uint64_t chunk) const {
+    return slots_ + (static_cast<std::size_t>(rank) * kSlotsPerRank + chunk % kSlotsPerRank) * kSlotBytes;
+  }
+
+  void ring(int rank, News news) const { blocks_[rank].doorbell.ring(news, eventfds_[rank]); }
+  void ring_others(News news) const;
+
+  // Poisons the region for every rank; the first caller's reason stands.
+  void abort(Code code, const std::string& message) const;
+  // The reason if somebody aborted, else kOk.
+  Status aborted() const;
+
+ private:
+  std::shared_ptr<ShmRegion> region_;
+  int rank_;
+  int size_;
+  std::vector<int> eventfds_;
+  AbortRecord* abort_;
+  RankBlock* blocks_;
+  ByteRing* rings_;
+  std::byte* slots_;
+};
+
+}  // namespace khorovod
