@@ -99,6 +99,7 @@ class Engine {
   bool decide();
   bool carry_out(Decisions& decisions);
   bool carry_out(Plan& plan);
+  OperationRef take_announced(const std::string& name);
   OperationRef resolve(const PlanEntry& entry);
   void run_on_plane(const Plan& plan, std::vector<OperationRef> operations);
   void complete_inline(Plan& plan, std::vector<OperationRef>& operations);
