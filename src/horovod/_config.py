@@ -28,7 +28,7 @@ class Form(Generic[T]):
     read: Callable[[str], T]
 
     def parse(self, text: str, source: str) -> T:
-        """Read ``text``; a ``ValueError`` names ``source`` (variable or flag), the text and what is allowed."""
+        """Read ``text``; a ``ValueError`` names ``source`` (flag or variable), text and allowed form."""
         try:
             return self.read(text.strip())
         except NotAvailableError as error:

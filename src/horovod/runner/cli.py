@@ -14,7 +14,7 @@ from horovod.runner.hosts import Host, is_local, parse_hosts
 from horovod.runner.launch import Worker
 from horovod.runner.launch.local import LocalLauncher
 from horovod.runner.options import Options, UsageError, parse
-from horovod.runner.output import Sink, open_sinks
+from horovod.runner.output import Sink, open_sinks, rank_directory
 from horovod.runner.placement import Slot, place
 from horovod.runner.supervisor import Supervisor, View
 
@@ -32,6 +32,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _print(options)
         Settings.from_env({**os.environ, **options.settings})  # a mistake is told once, not by every rank
         slots = _slots(options)
+        _make_output_directories(options, slots)
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}", USAGE)
     except ValueError as error:
         return _complain(
             f"{error} (see horovodrun --help)" if isinstance(error, UsageError) else str(error), USAGE
@@ -70,6 +73,13 @@ def _slots(options: Options) -> list[Slot]:
         if not is_local(name):
             raise ValueError(f"host {name} is another machine: that is not available yet in this version")
     return slots
+
+
+def _make_output_directories(options: Options, slots: Sequence[Slot]) -> None:
+    if options.output_filename is not None:
+        for slot in slots:
+            directory = rank_directory(options.output_filename, slot.rank, slot.size)
+            directory.mkdir(parents=True, exist_ok=True)
 
 
 def find_command(name: str, environ: Mapping[str, str]) -> tuple[str, int]:

@@ -10,8 +10,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
-__all__ = ["LineSplitter", "Sink", "Tail", "open_sinks", "prefixer"]
+__all__ = ["LineSplitter", "Sink", "Tail", "open_sinks", "prefixer", "rank_directory"]
 
 MAX_LINE = 1 << 20
 """A longer line is cut, so that output without line ends cannot fill the memory."""
@@ -55,6 +56,11 @@ class LineSplitter:
         rest = bytes(self._rest)
         self._rest.clear()
         return [rest + b"\n"] if rest else []
+
+
+def rank_directory(base: Path, rank: int, size: int) -> Path:
+    """Where a rank's output files go; padded with zeros, so that names sort as ranks do."""
+    return base / f"rank.{rank:0{len(str(size - 1))}}"
 
 
 def prefixer(rank: int, stream: str, *, timestamp: bool) -> Callable[[list[bytes]], bytes]:

@@ -37,7 +37,6 @@ class Stream:
         self._join = prefixer(rank, name, timestamp=timestamp)
         self._file: BinaryIO | None = None
         if file is not None:
-            file.parent.mkdir(parents=True, exist_ok=True)
             self._file = file.open("wb", buffering=0)
 
     def read_some(self) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from horovod.runner import policy, processes
 from horovod.runner.launch import Launcher, Worker
-from horovod.runner.output import Sink
+from horovod.runner.output import Sink, rank_directory
 from horovod.runner.rank import Rank, Stream
 from horovod.runner.report import RankOutcome, blame, exit_code, failure_report
 
@@ -110,8 +110,7 @@ class Supervisor:
         number = worker.slot.rank
         directory = None
         if self._view.directory is not None:
-            width = len(str(worker.slot.size - 1))
-            directory = self._view.directory / f"rank.{number:0{width}}"
+            directory = rank_directory(self._view.directory, number, worker.slot.size)
         streams = [
             Stream(
                 fd, sink, number, name, timestamp=self._view.timestamp, file=directory and directory / name
@@ -229,6 +228,8 @@ class Supervisor:
                 break
             self._wait(None if held_up and not self._interrupts else time.monotonic() + DRAIN_GRACE)
             if self._interrupts and held_up and time.monotonic() - self._heard_at > BLOCKED_GRACE:
+                for stream in streams:
+                    stream.sink.drop()
                 break
         for stream in self._open_streams():
             stream.close()
