@@ -96,6 +96,17 @@ SECOND_OF_TWO = (1, 2, 1, 2, 0, 1)
         (TORCHRUN, "torchrun", SECOND_OF_TWO),
         (TORCHRUN | {"RANK": "5", "WORLD_SIZE": "6"}, "torchrun", (5, 6, 1, 2, 2, 3)),
         (OPEN_MPI, "openmpi", SECOND_OF_TWO),
+        # Open MPI 5 orders the local ranks of an oversubscribed host by core, not by rank.
+        (
+            OPEN_MPI
+            | {
+                "OMPI_COMM_WORLD_SIZE": "3",
+                "OMPI_COMM_WORLD_LOCAL_SIZE": "3",
+                "OMPI_COMM_WORLD_LOCAL_RANK": "2",
+            },
+            "openmpi",
+            (1, 3, 2, 3, 0, 1),
+        ),
         (MPICH, "pmi", SECOND_OF_TWO),
         (MVAPICH2, "mvapich2", SECOND_OF_TWO),
         (SLURM, "slurm", (3, 5, 0, 2, 2, 3)),

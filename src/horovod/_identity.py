@@ -172,14 +172,16 @@ def _cross(launcher: str, world: tuple[int, int], local: tuple[int, int]) -> tup
     if local_size == size:
         return 0, 1
     hosts, rest = divmod(size, local_size)
-    if rest == 0 and rank % local_size == local_rank:  # ranks fill one host after the other
-        return rank // local_size, hosts
-    if rest == 0 and rank // hosts == local_rank:  # ranks are dealt out to the hosts in turn
-        return rank % hosts, hosts
-    raise ValueError(
-        f"{launcher}: rank {rank} of {size} is number {local_rank} of {local_size} on its host: hosts with"
-        " different numbers of ranks are not supported with this launcher; use horovodrun or srun"
-    )
+    if rest:
+        raise ValueError(
+            f"{launcher}: {size} ranks with {local_size} of them on this host: hosts with different"
+            " numbers of ranks are not supported with this launcher; use horovodrun or srun"
+        )
+    if rank % local_size != local_rank and rank // hosts == local_rank:
+        return rank % hosts, hosts  # ranks are dealt out to the hosts in turn
+    # Ranks fill one host after the other. Their order within a host says nothing: Open MPI 5 numbers three
+    # ranks on one host 0, 2, 1.
+    return rank // local_size, hosts
 
 
 def _horovodrun(launcher: str, facts: _Facts) -> Identity | None:

@@ -35,7 +35,7 @@ def test_this_machine(name):
     assert is_local(name)
 
 
-@pytest.mark.parametrize("name", ["no-such-host.invalid", "192.0.2.1"])
+@pytest.mark.parametrize("name", ["no-such-host.invalid", "203.0.113.77"])
 def test_other_machines(name):
     assert not is_local(name)
 

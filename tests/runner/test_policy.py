@@ -58,10 +58,16 @@ def test_the_end():
             10 + TERMINATE_GRACE,
             KILL,
         ),
-        # A rank that fails because of Ctrl-C hastens the end of the others.
+        # A rank that ends badly because of Ctrl-C does not shorten the others' grace.
         (
             JobState(1, first_failure_at=11, interrupts=[Interrupt(INT, 10)], sent=[Interrupt(INT, 10)]),
-            11 + FAILURE_GRACE,
+            10 + INTERRUPT_GRACE,
+            TERM,
+        ),
+        # Ctrl-C after a failure does not lengthen it.
+        (
+            JobState(1, first_failure_at=10, interrupts=[Interrupt(INT, 11)], sent=[Interrupt(INT, 11)]),
+            10 + FAILURE_GRACE,
             TERM,
         ),
     ],

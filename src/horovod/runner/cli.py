@@ -41,7 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    return _run(options, slots)
+    try:
+        return _run(options, slots)
+    except OSError as error:  # too many processes or open files; the guardians end what was started
+        return _complain(f"cannot start the ranks: {error}", 1)
 
 
 def _run(options: Options, slots: Sequence[Slot]) -> int:

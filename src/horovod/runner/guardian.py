@@ -221,8 +221,10 @@ class _Guardian:
             except ChildProcessError:
                 return False
             if pid == 0:
-                return True
+                break
             if pid == self._pid and not self._rank_ended:
                 self._rank_ended = True
                 self._tell("exited", status)
-                self._end_everything(LEFTOVER_GRACE)
+        if self._rank_ended:
+            self._end_everything(LEFTOVER_GRACE)
+        return True

@@ -106,6 +106,8 @@ def _step_after_interrupt(state: JobState, sent: dict[int, float]) -> tuple[int,
 def _step_after_failure(state: JobState, sent: dict[int, float]) -> tuple[int, float, str] | None:
     if state.first_failure_at is None:
         return None
+    if state.interrupts and state.interrupts[0].at <= state.first_failure_at:
+        return None  # ranks that end badly because the user wanted an end: the others keep their grace
     if signal.SIGTERM not in sent:
         return signal.SIGTERM, state.first_failure_at + FAILURE_GRACE, "a rank failed and others still run"
     return signal.SIGKILL, sent[signal.SIGTERM] + TERMINATE_GRACE, "ranks did not end after SIGTERM"
