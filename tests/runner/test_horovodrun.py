@@ -201,6 +201,22 @@ def test_a_reader_that_leaves_does_not_end_the_job(horovodrun, tmp_path):
     assert (tmp_path / "done.1").exists()
 
 
+def test_a_full_disk_is_told_and_does_not_end_the_job(horovodrun):
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*horovodrun.prefix, "-np", "1", *horovodrun.script("print('x')")],
+            env=horovodrun.env,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=60,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        0,
+        b"horovodrun: part of the output was lost: No space left on device\n",
+    )
+
+
 def test_closed_standard_descriptors(horovodrun, tmp_path):
     code = f"print('x'); open(r'{tmp_path}/done', 'w').close()"
     command = " ".join([*horovodrun.prefix, "-np", "1", *horovodrun.script(code)])

@@ -5,6 +5,7 @@ Knows nothing about processes or ranks' states.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
@@ -100,6 +101,8 @@ class Sink:
     def __init__(self, fd: int) -> None:
         self.fd = fd
         self.closed = False
+        self.problem: str | None = None
+        """Why it was closed, unless its reader has left."""
         self.holding = False
         """Whether the ranks that feed it are being made to wait."""
         self._chunks: deque[memoryview] = deque()
@@ -130,7 +133,9 @@ class Sink:
             written = os.write(self.fd, chunk[:_WRITE_SIZE])
         except BlockingIOError:  # somebody has made the descriptor non-blocking
             return
-        except OSError:
+        except OSError as error:
+            if error.errno != errno.EPIPE:
+                self.problem = error.strerror
             self.drop()
             return
         self._pending -= written

@@ -74,6 +74,9 @@ class Supervisor:
             self._wind_down()
             code = self._conclude(started_at, _oom_kills() - oom_before)
             self._empty_sinks()
+            if self._view.out.problem:
+                self._view.say(f"part of the output was lost: {self._view.out.problem}")
+                self._empty_sinks()
         return code
 
     # -- starting
