@@ -68,7 +68,7 @@ class _Store(argparse.Action):
         namespace.settings = {**namespace.settings, self.dest: value}
 
 
-def build_parser(version: str) -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
     """The parser for everything before the command."""
     parser = _Parser(
         prog="horovodrun",
@@ -81,9 +81,7 @@ def build_parser(version: str) -> argparse.ArgumentParser:
     parser.set_defaults(settings={})
     general = parser.add_argument_group("general")
     general.add_argument("-h", "--help", action="store_true", help="show this text and exit")
-    general.add_argument(
-        "-v", "--version", action="version", version=version, help="show the version and exit"
-    )
+    general.add_argument("-v", "--version", action="store_true", help="show the version and exit")
     general.add_argument("--verbose", action="store_true", help="say what the launcher does")
     starting = parser.add_argument_group(_GROUP_TITLES["starting"])
     starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
@@ -163,13 +161,13 @@ def split_command(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple
 
 def parse(argv: Sequence[str], version: str) -> Options | str:
     """The checked options, or a text to print instead of running. Raises :class:`UsageError`."""
-    parser = build_parser(version)
-    if any(word in ("-h", "--help") for word in split_command(argv, parser)[0]):
-        return parser.format_help()
+    parser = build_parser()
     words, command = split_command(argv, parser)
-    if any(word in ("-v", "--version") for word in words):
-        return version + "\n"
     found = parser.parse_args(words)
+    if found.help:
+        return parser.format_help()
+    if found.version:
+        return version + "\n"
     if found.num_proc is None:
         raise UsageError("-np is missing: how many ranks shall be started?")
     if not command:
