@@ -46,6 +46,14 @@ Engine::Engine(World world, EngineOptions options)
 
 Engine::~Engine() { shutdown(); }
 
+void Engine::abandon_in_child() {
+  if (!in_forked_child()) return;
+  world_.wake.reset();
+  timer_.reset();
+  for (Peer& peer : world_.peers) peer.pidfd.reset();
+  if (world_.close_descriptors) world_.close_descriptors();
+}
+
 // ---------------------------------------------------------------------------------------------------
 // Submission and waiting, from any thread
 
