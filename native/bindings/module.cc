@@ -20,6 +20,7 @@ NB_MODULE(_native, m) {
         "The instruction set that reductions use on this CPU.");
   m.def("shm_bytes_needed", &khorovod::ShmDomain::bytes_needed, "size"_a,
         "How large the region of a shared-memory domain of `size` ranks is.");
+  m.attr("NONCE_OFFSET") = khorovod::kNonceOffset;
   m.def("create_region", &khorovod::create_region, "bytes"_a,
         "Makes a sealed memfd and returns its descriptor.");
 

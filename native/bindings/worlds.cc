@@ -1,5 +1,7 @@
 #include "bindings/worlds.h"
 
+#include <nanobind/stl/string.h>
+
 #include "engine/shm_world.h"
 #include "shm/domain.h"
 #include "shm/region.h"
