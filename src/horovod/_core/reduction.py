@@ -30,5 +30,7 @@ def reduction_of(op: int | None, average: bool | None) -> int:
     if op not in _NAMES:
         raise ValueError(f"op is {op!r}; use one of {', '.join(f'hvd.{name}' for name in _NAMES.values())}.")
     if op not in _AVAILABLE:
-        raise NotImplementedError(f"hvd.{_NAMES[op]} is not available in this version; use hvd.Average or hvd.Sum.")
+        raise NotImplementedError(
+            f"hvd.{_NAMES[op]} is not available in this version; use hvd.Average or hvd.Sum."
+        )
     return op

@@ -31,7 +31,14 @@ if TYPE_CHECKING:
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
 
 # In the order of the native Code.
-_ERRORS = (HorovodInternalError, ValueError, MismatchError, PeerLostError, EngineShutdownError, HorovodInternalError)
+_ERRORS = (
+    HorovodInternalError,
+    ValueError,
+    MismatchError,
+    PeerLostError,
+    EngineShutdownError,
+    HorovodInternalError,
+)
 
 
 @dataclass(frozen=True)
@@ -60,8 +67,8 @@ def init() -> None:
             return
         if _forked:
             raise NotInitializedError(
-                "init() was called in a forked child of a process that uses Horovod. Only the processes that a "
-                "launcher started are ranks; call it there, before or without forking."
+                "init() was called in a forked child of a process that uses Horovod. Only the processes that "
+                "a launcher started are ranks; call it there, before or without forking."
             )
         _generations += 1
         _current = _build(discover(os.environ), Settings.from_env(os.environ), _generations)
@@ -87,8 +94,8 @@ def current() -> Runtime:
     if runtime is None:
         if _forked:
             raise NotInitializedError(
-                "This is a forked child of the process that called init(): it is not a rank and cannot take part in "
-                "collective operations. Do them in the parent."
+                "This is a forked child of the process that called init(): it is not a rank and cannot take "
+                "part in collective operations. Do them in the parent."
             )
         raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
     return runtime
@@ -116,8 +123,8 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
         return Runtime(who, settings, _native.Engine.alone(options, _ERRORS), generation, "")
     if who.local_size != who.size:
         raise InitError(
-            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines ({who.local_size} on this one). "
-            "This version works on one machine only."
+            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on this "
+            "one. This version works on one machine only."
         )
     # Not needed in a world of one, and not free to import.
     from horovod.rendezvous import meeting
@@ -140,7 +147,9 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
-    peers = [(m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members if m.rank != who.rank]
+    peers = [
+        (m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members if m.rank != who.rank
+    ]
     if world.region is None:
         control = [world.control.get(rank, -1) for rank in range(who.size)]
         data = [world.data.get(rank, -1) for rank in range(who.size)]

@@ -7,8 +7,8 @@
     hvd.init()
     gradient = hvd.allreduce(gradient, name="w")
 
-Operations match across ranks by name; unnamed ones by the order in which they are called. Functions that end in
-``_`` work in place, those with ``_async`` return a handle for :func:`poll` and :func:`synchronize`.
+Operations match across ranks by name; unnamed ones by the order in which they are called. Functions that end
+in ``_`` work in place, those with ``_async`` return a handle for :func:`poll` and :func:`synchronize`.
 """
 
 from __future__ import annotations

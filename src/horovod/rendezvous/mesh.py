@@ -37,9 +37,13 @@ def listen() -> socket.socket:
 
 
 def connect(
-    rank: int, addresses: Mapping[int, tuple[str, int]], listener: socket.socket, secret: bytes, timeout: float
+    rank: int,
+    addresses: Mapping[int, tuple[str, int]],
+    listener: socket.socket,
+    secret: bytes,
+    timeout: float,
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Connects to every lower rank and waits for every higher one; descriptors for control and data, by rank."""
+    """Connects to every lower rank, waits for every higher one; control and data descriptors, by rank."""
     deadline = time.monotonic() + timeout
     made: Connections = {}
     try:
@@ -57,7 +61,9 @@ def connect(
     return control, data
 
 
-def _proof(secret: bytes, side: bytes, introduction: bytes, ours: bytes, theirs: bytes, acceptor: int) -> bytes:
+def _proof(
+    secret: bytes, side: bytes, introduction: bytes, ours: bytes, theirs: bytes, acceptor: int
+) -> bytes:
     return hmac.digest(secret, b"|".join((side, introduction, ours, theirs, b"%d" % acceptor)), "sha256")
 
 
@@ -87,7 +93,9 @@ def _call(rank: int, peer: int, kind: int, address: tuple[str, int], secret: byt
             connection.sendall(_proof(secret, b"connect", introduction, mine, theirs, peer))
             return _ready(connection)
     except OSError as error:
-        raise MeshError(f"Rank {rank} could not connect to rank {peer} at {address[0]}:{address[1]}: {error}") from None
+        raise MeshError(
+            f"Rank {rank} could not connect to rank {peer} at {address[0]}:{address[1]}: {error}"
+        ) from None
 
 
 def _ready(connection: socket.socket) -> int:
@@ -99,7 +107,9 @@ def _ready(connection: socket.socket) -> int:
 class _Reception:
     """Takes calls, each shaken hands with on a thread of its own, until all expected ones are in."""
 
-    def __init__(self, rank: int, listener: socket.socket, secret: bytes, expected: set[tuple[int, int]]) -> None:
+    def __init__(
+        self, rank: int, listener: socket.socket, secret: bytes, expected: set[tuple[int, int]]
+    ) -> None:
         self._rank = rank
         self._listener = listener
         self._secret = secret

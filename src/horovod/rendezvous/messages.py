@@ -104,7 +104,9 @@ class Channel:
         self.peer_pid: int = pid
         if uid != os.getuid():
             sock.close()
-            raise ChannelError(f"the process at the other end (pid {pid}) belongs to another user (uid {uid})")
+            raise ChannelError(
+                f"the process at the other end (pid {pid}) belongs to another user (uid {uid})"
+            )
 
     def fileno(self) -> int:
         """The socket's descriptor, for selectors."""
