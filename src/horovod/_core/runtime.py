@@ -123,8 +123,8 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
         return Runtime(who, settings, _native.Engine.alone(options, _ERRORS), generation, "")
     if who.local_size != who.size:
         raise InitError(
-            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on this "
-            "one. This version works on one machine only."
+            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on "
+            "this one. This version works on one machine only."
         )
     # Not needed in a world of one, and not free to import.
     from horovod.rendezvous import meeting
