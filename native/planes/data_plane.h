@@ -1,6 +1,6 @@
-// A data plane moves and reduces the bytes of plans, in the order in which they were submitted, which
-// is the same on every rank. It never blocks: `advance` does what can be done now. It knows nothing
-// of names, negotiation or Python.
+// A data plane moves and reduces the bytes of plans, in the order in which they were submitted,
+// which is the same on every rank. It never blocks: `advance` does what can be done now. It knows
+// nothing of names, negotiation or Python.
 #pragma once
 
 #include <poll.h>

@@ -10,7 +10,8 @@ namespace khorovod {
 namespace {
 
 // Copies or scales one piece of a tensor.
-void move_scaled(DType dtype, std::byte* dst, const std::byte* src, std::size_t bytes, Scale scale) {
+void move_scaled(DType dtype, std::byte* dst, const std::byte* src, std::size_t bytes,
+                 Scale scale) {
   if (scale.identity()) {
     std::memcpy(dst, src, bytes);
   } else {
@@ -65,10 +66,11 @@ bool ShmPlane::copy_in() {
   const Work& work = works_[copy_.work];
   if (work.movement == Movement::kAllreduce || work.root == domain_.rank()) {
     std::byte* slot = domain_.slot(domain_.rank(), chunk);
-    for_each_piece(work, copy_.cursor, copy_.at, copy_.at + chunk_bytes(copy_),
-                   [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
-                     move_scaled(work.dtype, slot + at, segment.in + within, bytes, work.prescale);
-                   });
+    for_each_piece(
+        work, copy_.cursor, copy_.at, copy_.at + chunk_bytes(copy_),
+        [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
+          move_scaled(work.dtype, slot + at, segment.in + within, bytes, work.prescale);
+        });
   }
   domain_.mine().published.store(chunk + 1, std::memory_order_release);
   domain_.ring_others(kNewsPublished);
@@ -76,8 +78,8 @@ bool ShmPlane::copy_in() {
   return true;
 }
 
-// Reduces bytes [begin, end) of the stage's chunk from all slots into my output and, for the peers to
-// gather, into my slot.
+// Reduces bytes [begin, end) of the stage's chunk from all slots into my output and, for the peers
+// to gather, into my slot.
 void ShmPlane::reduce_range(Stage& stage, Share share, bool into_slot) {
   const Work& work = works_[stage.work];
   sources_.resize(static_cast<std::size_t>(domain_.size()));
@@ -91,7 +93,8 @@ void ShmPlane::reduce_range(Stage& stage, Share share, bool into_slot) {
         }
         std::byte* out = segment.out + within;
         std::byte* dst = into_slot ? mine + share.begin + at : out;
-        kernels().sum(work.dtype, dst, sources_.data(), domain_.size(), bytes / element, work.postscale);
+        kernels().sum(work.dtype, dst, sources_.data(), domain_.size(), bytes / element,
+                      work.postscale);
         if (into_slot) std::memcpy(out, dst, bytes);
       });
 }
@@ -126,9 +129,8 @@ void ShmPlane::copy_out(Stage& stage, int rank, Share share) {
   if (share.begin == share.end) return;
   const std::byte* slot = domain_.slot(rank, stage.chunk) + share.begin;
   for_each_piece(works_[stage.work], stage.cursor, stage.at + share.begin, stage.at + share.end,
-                 [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
-                   std::memcpy(segment.out + within, slot + at, bytes);
-                 });
+                 [&](const Segment& segment, std::size_t within, std::size_t at,
+                     std::size_t bytes) { std::memcpy(segment.out + within, slot + at, bytes); });
 }
 
 bool ShmPlane::gather(const SegmentDone& done) {

@@ -1,8 +1,8 @@
 // Allreduce and broadcast through the slots of a shared-memory domain.
 //
 // A work's stream is cut into chunks of at most one slot; chunk k of the whole job uses slot k mod
-// kSlotsPerRank of every rank, and goes through three stages, each of which runs through the chunks in
-// order and may be ahead of the next one (also across works, so that small plans overlap):
+// kSlotsPerRank of every rank, and goes through three stages, each of which runs through the chunks
+// in order and may be ahead of the next one (also across works, so that small plans overlap):
 //   copy in   my segments -> my slot (scaled), when every peer has consumed the slot's last chunk
 //   reduce    two ranks: both slots -> my output; more: my share of all slots -> my slot and output
 //   gather    more than two ranks: the peers' reduced shares -> my output
@@ -57,8 +57,8 @@ class ShmPlane : public DataPlane {
   Stage copy_;
   Stage reduce_;
   Stage gather_;
-  std::size_t completed_segments_ = 0;  // of the work that gather_ is in
-  std::size_t completed_bytes_ = 0;     // up to the end of the last of them
+  std::size_t completed_segments_ = 0;     // of the work that gather_ is in
+  std::size_t completed_bytes_ = 0;        // up to the end of the last of them
   std::vector<const std::byte*> sources_;  // scratch of reduce_range
   std::uint32_t wanted_ = 0;
 };

@@ -112,8 +112,8 @@ TEST(broadcast_every_root_and_barrier) {
 
 TEST(average_truncates_integers_toward_zero) {
   run_world(make_shm_worlds, 2, {}, [](Engine& engine) {
-    const std::vector<std::int64_t> in =
-        engine.rank() == 0 ? std::vector<std::int64_t>{3, -3, 7} : std::vector<std::int64_t>{0, 0, 7};
+    const std::vector<std::int64_t> in = engine.rank() == 0 ? std::vector<std::int64_t>{3, -3, 7}
+                                                            : std::vector<std::int64_t>{0, 0, 7};
     std::vector<std::int64_t> out;
     const auto op = allreduce_operation("avg", in, out, ReduceOp::kAverage);
     CHECK(engine.submit(op, true).ok());
@@ -164,7 +164,8 @@ TEST(many_threads_wait_on_one_engine) {
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&engine, t] {
         for (int i = 0; i < 50; ++i) {
-          const auto in = input_of<float>(engine.rank(), 300 + static_cast<std::size_t>(t) * 1000, i);
+          const auto in =
+              input_of<float>(engine.rank(), 300 + static_cast<std::size_t>(t) * 1000, i);
           std::vector<float> out;
           const auto op = allreduce_operation("thread." + std::to_string(t), in, out);
           CHECK(engine.submit(op, i % 2 == 0).ok());
