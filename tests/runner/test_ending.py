@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -134,7 +135,9 @@ print('checkpoint', child.poll())
 def test_nohup_is_respected(horovodrun):
     command = [
         "nohup",
-        *horovodrun.prefix,
+        sys.executable,
+        "-m",
+        "horovod.runner.cli",
         "-np",
         "1",
         *horovodrun.script(HANDLES.replace("signal.SIGHUP, ", "")),
