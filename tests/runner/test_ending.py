@@ -53,6 +53,11 @@ time.sleep(300)
 """
 
 
+def peak_memory_mib(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
+
+
 def start(horovodrun, code):
     process = horovodrun.start("-np", "2", *horovodrun.script(code))
     horovodrun.wait_for_files("up.0", "up.1")
@@ -109,6 +114,7 @@ def test_ctrl_c_works_while_nobody_reads_the_output(horovodrun):
         assert process.stdout is not None
         process.stdout.read(100_000)
         time.sleep(1)  # now the pipe is full
+        assert peak_memory_mib(process.pid) < 100
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     horovodrun.wait_until_all_gone()
