@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -30,17 +33,18 @@ LOOKS: dict[str, tuple[str, str, str]] = {
 
 def draw(results: Results, path: Path) -> bool:
     """Write the picture, if there is anything to show."""
-    if not any(row.median for row in results.rows if row.scenario in ("latency", "bandwidth")):
+    if not _any(results, "latency", "bandwidth"):
         return False
-    figure, panels = plt.subplots(2, 2, figsize=(13, 9.5), layout="constrained")
-    ranks = sorted({row.key["ranks"] for row in results.rows if row.scenario == "bandwidth"})
-    for axes, size in zip(panels[0], (ranks[:1] + ranks[-1:]) if len(ranks) > 1 else ranks, strict=False):
-        _bandwidth(axes, results, size)
-    _time(panels[1][0], results)
-    _states(panels[1][1], results)
-    for axes in panels.flat:
-        if not axes.has_data():
-            axes.set_visible(False)
+    panels: list[Callable[[Axes, Results], None]] = [
+        partial(_bandwidth, ranks=ranks) for ranks in _ranks(results)
+    ]
+    panels += [_time] * _any(results, "latency", "bandwidth") + [_states] * _any(results, "latency")
+    height = -(-len(panels) // 2)
+    figure, grid = plt.subplots(height, 2, figsize=(13, 4.8 * height), layout="constrained", squeeze=False)
+    for axes, panel in zip(grid.flat, panels, strict=False):
+        panel(axes, results)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
     figure.suptitle("float32 allreduce on one machine", fontsize=15, fontweight="bold")
     figure.supxlabel(_wrapped(machine.sentence(results.machine)), fontsize=7, color="#555555")
     figure.savefig(path, dpi=130)
@@ -53,8 +57,6 @@ def _bandwidth(axes: Axes, results: Results, ranks: int) -> None:
         for place, style in (("in", "-"), ("out", "--")):
             points = _points(results, "bandwidth", peer, "GB/s", place=place, ranks=ranks)
             _line(axes, peer, points, style, label=place == "in")
-    if not axes.has_data():
-        return
     _size_axis(axes)
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(FixedLocator([0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]))
@@ -70,8 +72,6 @@ def _time(axes: Axes, results: Results) -> None:
         small = _points(results, "latency", peer, "us", state="hot")
         large = _points(results, "bandwidth", peer, "us", place="in", ranks=2)
         _line(axes, peer, small + large, "-")
-    if not axes.has_data():
-        return
     _size_axis(axes)
     _duration_axis(axes)
     axes.set_title("Time of one call, hot, 2 ranks, in place", fontsize=11)
@@ -97,14 +97,26 @@ def _states(axes: Axes, results: Results) -> None:
             )
             axes.bar(x, height, width * 0.92, color=colour, label=label if position == 0 else None)
             axes.plot([x, x], [height, max(height, high)], color="#333333", linewidth=1)
-            axes.annotate(duration(height), (x, max(height, high)), ha="center", va="bottom", fontsize=6.5)
-    if not peers:
-        return
+            text = axes.annotate(
+                duration(height), (x, height), (0, 2), textcoords="offset points", ha="center", va="bottom"
+            )
+            text.set(fontsize=6.5, bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6, "alpha": 0.9})
     _duration_axis(axes)
-    axes.margins(y=0.12)
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(bottom, top * (top / bottom) ** 0.3)  # room for the legend
     axes.set_xticks(range(len(states)), states)
     axes.set_title("4 bytes, 2 ranks: median (bar) and 99th percentile (whisker)", fontsize=11)
-    axes.legend(fontsize=8, framealpha=0.9, loc="upper left")
+    axes.legend(fontsize=8, framealpha=0.9, loc="upper left", ncols=2)
+
+
+def _any(results: Results, *scenarios: str) -> bool:
+    return any(row.median for row in results.rows if row.scenario in scenarios)
+
+
+def _ranks(results: Results) -> list[int]:
+    """The smallest and the largest world whose bandwidth was measured."""
+    found = sorted({row.key["ranks"] for row in results.rows if row.scenario == "bandwidth" and row.median})
+    return found if len(found) < 2 else [found[0], found[-1]]
 
 
 def _points(results: Results, scenario: str, peer: str, metric: str, **key: Any) -> list[tuple[int, float]]:
@@ -131,7 +143,7 @@ def _line(axes: Axes, peer: str, points: list[tuple[int, float]], style: str, la
 
 
 def _size_axis(axes: Axes) -> None:
-    sizes = sorted({float(x) for line in axes.get_lines() for x in line.get_xdata()})
+    sizes = sorted({float(x) for line in axes.get_lines() for x in np.asarray(line.get_xdata())})
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_locator(FixedLocator(sizes))
     axes.xaxis.set_minor_locator(NullLocator())

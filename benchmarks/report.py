@@ -17,7 +17,7 @@ NOTHING = ""
 def document(results: Results, verdicts: Sequence[Verdict]) -> str:
     """All tables, the goals last."""
     sections = [
-        ("Latency, 2 ranks (median / 99th percentile)", _latency(results)),
+        ("Latency, 2 ranks (median / 99th percentile / whole loop per call)", _latency(results)),
         ("Batches of 1 KiB tensors, 2 ranks (whole batch; submission per tensor)", _batches(results)),
         ("Bandwidth, float32 sum (GB/s = bytes of the tensor / time)", _bandwidth(results)),
         ("Start-up", _startup(results)),
@@ -54,12 +54,12 @@ def goals_table(verdicts: Sequence[Verdict]) -> str:
         measured = NOTHING if verdict.value is None else f"{_number(verdict.value)} {verdict.unit}"
         goal = f"{verdict.bound} {verdict.limit:g} {verdict.unit}"
         lines.append((verdict.what, measured, goal, words[verdict.met], verdict.margin, verdict.where))
-    return table(("goal", "measured", "asked", "met", "by how much", "worst case"), lines)
+    return table(("goal", "measured", "asked", "met", "by how much", "worst case, remarks"), lines)
 
 
 def _latency(results: Results) -> str:
     def cell(row: Row) -> str:
-        return f"{duration(row.median['us'])} / {duration(row.median['p99_us'])}"
+        return " / ".join(duration(row.median[metric]) for metric in ("us", "p99_us", "loop_us"))
 
     def start(key: dict[str, Any]) -> list[str]:
         return [key["state"], length(key["bytes"])]

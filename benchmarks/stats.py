@@ -4,40 +4,40 @@ The time of a call is its *completion*: from the moment the last rank arrived un
 returned. A rank that came early waits for the others (not the library's fault), and the last rank to arrive
 may find everything ready and return at once while the others are still being woken (not to the library's
 credit), so neither a rank's own time nor the shortest over the ranks says what the collective costs. Both
-are kept beside it (`own_us`, `last_arrival_us`).
+are kept beside it (`own_us`, `last_arrival_us`), and so is the whole loop's wall time per call without the
+compute between calls (`loop_us`): a rank that was off its core between two calls shows there only.
 """
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from benchmarks.cases import Calls, Result
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.cases import Calls, Result, unpacked
 
 Metrics = dict[str, float]
+Times = npt.NDArray[np.int64]  # nanoseconds, a row per rank, a column per call
 
 US = 1e3  # nanoseconds
 
 
 def calls_metrics(case: Calls, results: Sequence[Result], communicates: bool) -> Metrics:
     """Summarise one round of calls on all ranks."""
-    entered = list(zip(*(result["entered"] for result in results), strict=True))
-    returned = list(zip(*(result["returned"] for result in results), strict=True))
-    own = [
-        [leave - enter for enter, leave in zip(result["entered"], result["returned"], strict=True)]
-        for result in results
-    ]
-    if communicates:
-        times = [max(leave) - max(enter) for enter, leave in zip(entered, returned, strict=True)]
-    else:  # nobody waits for anybody: the slowest rank of each turn
-        times = [max(turn) for turn in zip(*own, strict=True)]
+    entered, returned = _times(results, "entered"), _times(results, "returned")
+    own = returned - entered
+    # Where nobody waits for anybody (memcpy), the slowest rank of each turn.
+    times = returned.max(axis=0) - entered.max(axis=0) if communicates else own.max(axis=0)
     metrics = {
-        "us": statistics.median(times) / US,
-        "mean_us": statistics.fmean(times) / US,
-        "p99_us": quantile(times, 0.99) / US,
-        "last_arrival_us": statistics.median(min(turn) for turn in zip(*own, strict=True)) / US,
-        "own_us": statistics.median(value for rank in own for value in rank) / US,
-        "skew_us": statistics.median(max(enter) - min(enter) for enter in entered) / US,
+        "us": float(np.median(times)) / US,
+        "mean_us": float(np.mean(times)) / US,
+        "p99_us": float(np.quantile(times, 0.99)) / US,
+        "loop_us": float(returned.max() - entered.min()) / case.calls / US - case.gap_ms * US,
+        "last_arrival_us": float(np.median(own.min(axis=0))) / US,
+        "own_us": float(np.median(own)) / US,
+        "skew_us": float(np.median(entered.max(axis=0) - entered.min(axis=0))) / US,
         "calls": case.calls,
         "cpu_us": _per_call(case, results, "cpu_ns") / US,
         "voluntary_switches": _per_call(case, results, "voluntary"),
@@ -45,22 +45,17 @@ def calls_metrics(case: Calls, results: Sequence[Result], communicates: bool) ->
     }
     metrics["GB/s"] = case.bytes * case.tensors / (metrics["us"] * US)
     if case.tensors > 1:
-        metrics["submit_us"] = _submit_ns(results) / case.tensors / US
+        submission = _times(results, "submitted") - entered
+        metrics["submit_us"] = float(np.median(submission)) / case.tensors / US
     return metrics | _counters(case, results)
+
+
+def _times(results: Sequence[Result], key: str) -> Times:
+    return np.stack([unpacked(result[key]) for result in results])
 
 
 def _per_call(case: Calls, results: Sequence[Result], key: str) -> float:
     return statistics.fmean(result[key] for result in results) / case.calls
-
-
-def _submit_ns(results: Sequence[Result]) -> float:
-    """The median time that a rank spent in submitting one batch."""
-    times: list[int] = [
-        after - before
-        for result in results
-        for before, after in zip(result["entered"], result["submitted"], strict=True)
-    ]
-    return statistics.median(times)
 
 
 def _counters(case: Calls, results: Sequence[Result]) -> Metrics:
@@ -70,12 +65,6 @@ def _counters(case: Calls, results: Sequence[Result]) -> Metrics:
         f"counter.{key}": max(result["counters"].get(key, 0) for result in results) / case.calls
         for key in sorted(keys)
     }
-
-
-def quantile(values: Iterable[float], fraction: float) -> float:
-    """The value below which `fraction` of them lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(fraction * len(ordered)))]
 
 
 def median_of(rounds: Sequence[Metrics]) -> Metrics:

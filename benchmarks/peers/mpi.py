@@ -71,11 +71,16 @@ class Mpi(Library):
 
     def submit(self, tensor: Any, name: str, place: Place) -> Any:  # noqa: ARG002
         if place == "in":
-            return self._world.Iallreduce(self._mpi.IN_PLACE, tensor)
-        return self._world.Iallreduce(tensor, np.empty_like(tensor))
+            return self._world.Iallreduce(self._mpi.IN_PLACE, tensor), tensor
+        result = np.empty_like(tensor)
+        return self._world.Iallreduce(tensor, result), result
 
     def wait(self, handle: Any) -> None:
-        handle.Wait()
+        request, _ = handle
+        request.Wait()
+
+    def settle(self) -> None:
+        self._world.Barrier()
 
     def close(self) -> None:
         self._mpi.Finalize()
