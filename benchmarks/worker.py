@@ -34,7 +34,6 @@ def main() -> None:
     channel.send({"rank": peer.rank, "size": peer.size, "pid": os.getpid()})
 
     def ready() -> None:
-        peer.settle()
         channel.send({"ready": True})
         channel.receive()
 
@@ -53,7 +52,6 @@ def _serve(channel: Channel, context: Context) -> None:
             return
         try:
             answer: Message = {"result": CASES[message["case"]](**message["parameters"]).run(context)}
-            context.peer.settle()
         except Exception:
             channel.send({"error": traceback.format_exc(limit=-3)})
             os._exit(1)

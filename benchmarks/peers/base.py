@@ -84,14 +84,6 @@ class Peer(ABC):
     def in_place(self, tensor: Any, name: str) -> None:
         """Allreduce into the tensor itself."""
 
-    def settle(self) -> None:
-        """Stay inside the library until every rank has returned from its last call.
-
-        Only for libraries that make progress inside calls alone: there, a rank that returned and went to sleep
-        on its control socket would leave the others waiting for a second.
-        """
-        return
-
     @abstractmethod
     def close(self) -> None:
         """Leave the world."""

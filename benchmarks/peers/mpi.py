@@ -57,7 +57,9 @@ class Mpi(Library):
         self._mpi: Any = importlib.import_module("mpi4py.MPI")
 
     def connect(self, directory: str) -> None:  # noqa: ARG002 - mpirun is the meeting point
-        self._mpi.Init_thread(self._mpi.THREAD_SINGLE)
+        # mpi4py's default thread level. With THREAD_SINGLE, MPICH 5.0.2 turns after four calls to an algorithm
+        # that spins without yielding: a second per MiB when ranks outnumber cores.
+        self._mpi.Init_thread(self._mpi.THREAD_MULTIPLE)
         self._world = self._mpi.COMM_WORLD
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
 
@@ -78,9 +80,6 @@ class Mpi(Library):
     def wait(self, handle: Any) -> None:
         request, _ = handle
         request.Wait()
-
-    def settle(self) -> None:
-        self._world.Barrier()
 
     def close(self) -> None:
         self._mpi.Finalize()
