@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -43,12 +44,14 @@ def _measure(options: argparse.Namespace) -> Results:
     results = Results(machine.facts())
     results.machine |= {"rounds": rounds, "quick": options.quick}
     began = time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worlds are ended
     with Session(Options(options.peers, rounds, options.quick)) as session:
         for scenario in scenarios.ALL:
             if scenario.name in options.only:
                 say(f"{scenario.name}: {scenario.about}")
                 results.rows += scenario.run(session)
-    results.machine["seconds"] = round(time.monotonic() - began)
+                results.machine["seconds"] = round(time.monotonic() - began)
+                results.save(options.out / "results.json", [])  # what there is, should a later one be stopped
     return results
 
 

@@ -19,6 +19,7 @@ def document(results: Results, verdicts: Sequence[Verdict]) -> str:
     sections = [
         ("Latency, 2 ranks (median / 99th percentile / whole loop per call)", _latency(results)),
         ("Batches of 1 KiB tensors, 2 ranks (whole batch; submission per tensor)", _batches(results)),
+        ("Engine counters, per batch, the rank where they are highest", _counters(results)),
         ("Bandwidth, float32 sum (GB/s = bytes of the tensor / time)", _bandwidth(results)),
         ("Start-up", _startup(results)),
         ("Idle, after one allreduce", _idle(results)),
@@ -75,6 +76,20 @@ def _batches(results: Results) -> str:
         return [str(key["tensors"]), key["place"]]
 
     return _by_peer(results, "batches", ("tensors", "place"), start, cell)
+
+
+def _counters(results: Results) -> str:
+    """What our engine says of itself: times in us, everything else as counted."""
+    keys = results.keys("batches")
+    rows = [row for key in keys if (row := results.find("batches", "hvd", **key)) and row.median]
+    names = [name for name in (rows[0].median if rows else ()) if name.startswith("counter.")]
+    lines = [[name.removeprefix("counter."), *(_counter(row, name) for row in rows)] for name in names]
+    return table(("counter", *(f"{row.key['tensors']} {row.key['place']}" for row in rows)), lines)
+
+
+def _counter(row: Row, name: str) -> str:
+    value = row.median.get(name, 0.0)
+    return duration(value / 1e3) if name.endswith("_ns") else _number(value)
 
 
 def _bandwidth(results: Results) -> str:

@@ -13,7 +13,6 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from benchmarks import ROOT
 from benchmarks.cases import Case, Result
@@ -39,6 +38,7 @@ class World:
         self._log = (self._directory / "log").open("wb")
         self._processes: list[subprocess.Popen[bytes]] = []
         self._channels: dict[int, Channel] = {}
+        self.pids: dict[int, int] = {}
         self._pidfds: dict[int, int] = {}
         try:
             self._start()
@@ -134,6 +134,7 @@ class World:
                 if hello["size"] != self.size:
                     raise self._failure(f"a rank found a world of {hello['size']}, not {self.size}")
                 self._channels[hello["rank"]] = channel
+                self.pids[hello["rank"]] = hello["pid"]
                 self._pidfds[hello["rank"]] = os.pidfd_open(hello["pid"])
 
     def _messages(self, deadline: float, what: str) -> list[tuple[int, Message]]:
@@ -167,8 +168,3 @@ class World:
         self._log.flush()
         lines = (self._directory / "log").read_text(errors="replace").splitlines()[-LOG_LINES:]
         return WorldFailed("\n".join([f"{self.peer.name}: {what}", *lines]))
-
-
-def describe(case: Case) -> dict[str, Any]:
-    """The case as plain data, for the results."""
-    return {"kind": case.kind, **asdict(case)}
