@@ -43,6 +43,8 @@ def _measure(options: argparse.Namespace) -> Results:
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else FULL_ROUNDS)
     results = Results(machine.facts())
     results.machine |= {"rounds": rounds, "quick": options.quick}
+    if results.machine["load_before"] > 0.3 * results.machine["cores"]:
+        say(f"The machine is busy already (load {results.machine['load_before']:.1f}): expect noise.")
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the worlds are ended
     with Session(Options(options.peers, rounds, options.quick)) as session:

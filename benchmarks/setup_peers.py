@@ -19,13 +19,15 @@ SECONDS = 1800
 
 
 def main() -> int:
-    """Install what is missing; the exit code says whether everything is there."""
-    done = [_pip(spec) for name, spec in PACKAGES.items() if not _installed(name)]
+    """Install what is missing; a peer that cannot be had is no reason to stop."""
+    for name, spec in PACKAGES.items():
+        if not _installed(name):
+            _pip(spec)
     for wheel, spec in WHEELS.items():
         prefix = PREFIXES / wheel.name
         if not (prefix / wheel.library).is_file():
-            done.append(_pip("--prefix", str(prefix), "--no-deps", "--ignore-installed", spec))
-    return 0 if all(done) else 1
+            _pip("--prefix", str(prefix), "--no-deps", "--ignore-installed", spec)
+    return 0
 
 
 def _installed(name: str) -> bool:
@@ -36,13 +38,11 @@ def _installed(name: str) -> bool:
     return True
 
 
-def _pip(*arguments: str) -> bool:
+def _pip(*arguments: str) -> None:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *arguments]
     print(" ".join(command), flush=True)
-    if subprocess.run(command, timeout=SECONDS, check=False).returncode == 0:
-        return True
-    print(f"could not install {arguments[-1]}: its columns will say so", file=sys.stderr)
-    return False
+    if subprocess.run(command, timeout=SECONDS, check=False).returncode:
+        print(f"could not install {arguments[-1]}: its columns will say so", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ The driver half must import no framework; the worker half imports its own in `lo
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -110,6 +111,14 @@ class Library(Peer):
     def counters(self) -> dict[str, int]:
         """The library's own counters, where it has any."""
         return {}
+
+
+def importable(module: str) -> bool:
+    """Whether the module is there; its parents are imported, the module itself is not."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def one_process_per_rank(job: Job, variables: Callable[[int], Mapping[str, str]]) -> list[Command]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-import importlib.util
+import importlib
 from typing import Any
 
 from benchmarks.peers.base import (
@@ -12,6 +12,7 @@ from benchmarks.peers.base import (
     Job,
     Library,
     Place,
+    importable,
     place_from_environment,
     ranks_by_environment,
 )
@@ -23,7 +24,7 @@ class Gloo(Library):
     name = "gloo"
 
     def missing(self) -> str | None:
-        return "not installed" if importlib.util.find_spec("torch") is None else None
+        return None if importable("torch") else "not installed"
 
     def launch(self, job: Job) -> list[Command]:
         return ranks_by_environment(job, GLOO_SOCKET_IFNAME="lo")

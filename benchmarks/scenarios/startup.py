@@ -5,7 +5,6 @@ Wall time of whole commands, interleaved in rounds with plain `python -c pass`, 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 
 from benchmarks import ROOT
 from benchmarks.peers import by_name
-from benchmarks.peers.base import environment
+from benchmarks.peers.base import environment, importable
 from benchmarks.peers.mpi import Mpi
 from benchmarks.results import Row
 from benchmarks.session import Session
@@ -24,6 +23,7 @@ from benchmarks.stats import Metrics
 
 NAME = "startup"
 SECONDS = 60.0
+LAUNCHER = ("horovod.runner.cli",)
 PASS = (sys.executable, "-c", "pass")
 INIT = (sys.executable, "-c", "import horovod.numpy as hvd; hvd.init()")
 
@@ -36,6 +36,7 @@ class Command:
     what: str
     argv: tuple[str, ...]
     env: dict[str, str]
+    needs: tuple[str, ...] = ()
     imports: str = ""
 
 
@@ -65,8 +66,8 @@ def _commands() -> list[Command]:
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python")
     found = [
         Command("python", "python -c pass", PASS, plain),
-        Command("hvd", "horovodrun -np 2 python -c pass", (*run2, *PASS), plain),
-        Command("hvd", "horovodrun -np 2, hvd.init()", (*run2, *INIT), plain),
+        Command("hvd", "horovodrun -np 2 python -c pass", (*run2, *PASS), plain, LAUNCHER),
+        Command("hvd", "horovodrun -np 2, hvd.init()", (*run2, *INIT), plain, (*LAUNCHER, "horovod.numpy")),
     ]
     for name in ("openmpi", "mpich"):
         peer = by_name(name)
@@ -75,7 +76,7 @@ def _commands() -> list[Command]:
         found.append(Command(name, f"mpirun -n 2 python -c pass ({name})", argv, peer.environment()))
     found.append(Command("gloo", "torchrun, 2 processes, python -c pass", (*torchrun, *PASS), plain))
     for module, owner in (("horovod", "hvd"), ("horovod.numpy", "hvd"), ("torch", "gloo")):
-        found.append(Command(owner, f"import {module}", PASS, plain, imports=module))
+        found.append(Command(owner, f"import {module}", PASS, plain, (module,), imports=module))
     return found
 
 
@@ -89,16 +90,16 @@ def _wanted(session: Session, command: Command) -> bool:
 
 
 def _row(session: Session, command: Command) -> Row:
-    missing = None if command.peer == "python" else session.missing(command.peer)
-    if command.what.startswith("horovodrun") and not _has_launcher():
-        missing = "not installed"
-    elif command.imports == "horovod" and importlib.util.find_spec("horovod"):
-        missing = None
-    return Row(NAME, command.peer, {"what": command.what}, status=missing or "ok")
+    return Row(NAME, command.peer, {"what": command.what}, status=_missing(session, command) or "ok")
 
 
-def _has_launcher() -> bool:
-    return bool(importlib.util.find_spec("horovod") and importlib.util.find_spec("horovod.runner.cli"))
+def _missing(session: Session, command: Command) -> str | None:
+    """Ours is asked module by module: the launcher needs no engine, `import horovod` no launcher."""
+    if command.peer == "python":
+        return None
+    if command.peer == "hvd":
+        return None if all(map(importable, command.needs)) else "not installed"
+    return session.missing(command.peer)
 
 
 def _wall(command: Command, base: float) -> Metrics:
