@@ -33,9 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     text = report.document(results, verdicts)
     (options.out / "results.md").write_text(text)
     print(text)
-    _plot(results, options.out / "plot.png")
+    picture = options.out / "plot.png"
+    _plot(results, picture)
     if options.write_readme:
-        readme.write(text)
+        readme.write(text, picture)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 README = Path(__file__).resolve().parent / "README.md"
@@ -18,6 +19,9 @@ def replace_results(text: str, tables: str) -> str:
     return f"{before}{BEGIN}\n\n{tables.strip()}\n\n{END}{after}"
 
 
-def write(tables: str) -> None:
-    """Rewrite the file."""
+def write(tables: str, picture: Path) -> None:
+    """Rewrite the file; the picture, if there is one, is kept beside it (results/ is not committed)."""
+    if picture.is_file():
+        shutil.copyfile(picture, README.parent / picture.name)
+        tables = f"{tables.strip()}\n\n![bandwidth and latency]({picture.name})"
     README.write_text(replace_results(README.read_text(), tables))
