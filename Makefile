@@ -22,7 +22,7 @@ demo: $(STAMPS)/package  ## Train a classifier on two workers
 test: test-native test-python  ## Run all tests
 
 test-python: $(STAMPS)/package $(STAMPS)/peers
-	$(PYTEST) tests
+	$(PYTEST)
 
 test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
 

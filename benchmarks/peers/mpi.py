@@ -57,8 +57,8 @@ class Mpi(Library):
         self._mpi: Any = importlib.import_module("mpi4py.MPI")
 
     def connect(self, directory: str) -> None:  # noqa: ARG002 - mpirun is the meeting point
-        # mpi4py's default thread level. With THREAD_SINGLE, MPICH 5.0.2 turns after four calls to a way
-        # that spins without yielding: a second per MiB when ranks outnumber cores.
+        # mpi4py's default thread level. With THREAD_SINGLE, MPICH 5.0.2 took about a second per MiB from the
+        # fifth call on when ranks outnumbered cores (seen, not explained).
         self._mpi.Init_thread(self._mpi.THREAD_MULTIPLE)
         self._world = self._mpi.COMM_WORLD
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
