@@ -44,16 +44,16 @@ void PyEngine::check_usable() const {
 
 void PyEngine::name_request(Request& request, const char* prefix, const nb::object& name) {
   if (name.is_none()) {
-    // Matches across ranks by the order of calls; never comes again, so there is nothing to cache.
-    request.name = std::string(prefix) + ".noname." + std::to_string(next_handle_++);
+    // Matches across ranks by the order of calls: only what is unnamed and sound counts, whether the
+    // rank waits for it or not. Never comes again, so there is nothing to cache.
+    request.name = std::string(prefix) + ".noname." + std::to_string(next_unnamed_++);
     request.cacheable = false;
   } else {
     request.name = std::string(prefix) + "." + nb::str(name).c_str();
   }
 }
 
-PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& name, const nb::object& input,
-                                    const nb::object& output) {
+PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& input, const nb::object& output) {
   check_usable();
   reap();
   Pending pending;
@@ -72,7 +72,6 @@ PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& name, const n
   operation.in = pending.input.data();
   operation.out = pending.output.data();
   operation.bytes = pending.input.bytes();
-  name_request(operation.request, kind == OpKind::kAllreduce ? "allreduce" : "broadcast", name);
   return pending;
 }
 
@@ -85,7 +84,7 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
     throw nb::value_error("prescale_factor and postscale_factor must be finite numbers");
   }
-  Pending pending = prepare(OpKind::kAllreduce, name, input, output);
+  Pending pending = prepare(OpKind::kAllreduce, input, output);
   Request& request = pending.operation->request;
   if (!dtype_reducible(request.dtype)) {
     const std::string message = std::string("allreduce does not support ") + dtype_name(request.dtype) +
@@ -95,6 +94,7 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   request.reduce = static_cast<ReduceOp>(op);
   request.prescale = prescale;
   request.postscale = postscale;
+  name_request(request, "allreduce", name);
   return pending;
 }
 
@@ -105,8 +105,9 @@ PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::
                                 std::to_string(size() - 1);
     throw nb::value_error(message.c_str());
   }
-  Pending pending = prepare(OpKind::kBroadcast, name, input, output);
+  Pending pending = prepare(OpKind::kBroadcast, input, output);
   pending.operation->request.root = root;
+  name_request(pending.operation->request, "broadcast", name);
   return pending;
 }
 

@@ -57,8 +57,7 @@ class PyEngine {
     BufferView output;
   };
 
-  Pending prepare(OpKind kind, const nanobind::object& name, const nanobind::object& input,
-                  const nanobind::object& output);
+  Pending prepare(OpKind kind, const nanobind::object& input, const nanobind::object& output);
   Pending prepare_allreduce(const nanobind::object& name, const nanobind::object& input,
                             const nanobind::object& output, int op, double prescale, double postscale);
   Pending prepare_broadcast(const nanobind::object& name, const nanobind::object& input,
@@ -74,6 +73,7 @@ class PyEngine {
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
   std::int64_t next_handle_ = 1;
+  std::int64_t next_unnamed_ = 1;
   std::unordered_map<std::int64_t, Pending> pending_;
   std::list<Pending> orphans_;  // interrupted waits: kept until the engine is done with the memory
 };
