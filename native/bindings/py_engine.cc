@@ -136,11 +136,12 @@ void PyEngine::run(Pending pending) {
 }
 
 std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
+  PyObject* function = nullptr;
+  PyObject* types = nullptr;
   if (!callback.is_none()) {
-    // The reference is given up by the callback itself, which runs exactly once.
-    PyObject* function = nb::object(callback).release().ptr();
-    nb::tuple errors = errors_;
-    PyObject* types = errors.release().ptr();
+    // The references are given up by the callback itself, which runs exactly once.
+    function = nb::object(callback).release().ptr();
+    types = nb::tuple(errors_).release().ptr();
     pending.operation->on_done = [function, types](const Status& status) {
       nb::gil_scoped_acquire acquire;
       const nb::object call = nb::steal(function);
@@ -156,7 +157,11 @@ std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
       }
     };
   }
-  check(engine_->submit(pending.operation, false));
+  if (const Status refused = engine_->submit(pending.operation, false); !refused.ok()) {
+    Py_XDECREF(function);
+    Py_XDECREF(types);
+    check(refused);
+  }
   const std::int64_t handle = next_handle_++;
   pending_.emplace(handle, std::move(pending));
   return handle;

@@ -61,18 +61,17 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
   operation->submitted = now_ns();
   bool arm_timer = false;
   bool call_thread = false;
+  bool done_already = false;  // in a world of one, or one that is broken
   {
     const std::lock_guard lock(submit_mutex_);
     if (stopping_.load(std::memory_order_relaxed)) {
       return Status::error(Code::kShutdown, "this rank has shut down");
     }
-    add(counters_.submitted, 1);
     if (!failure_.ok()) {
       operation->status = failure_;
       operation->done.store(true, std::memory_order_release);
-      return {};
-    }
-    if (world_.size == 1) {
+      add(counters_.failed, 1);
+    } else if (world_.size == 1) {
       run_alone(*operation);
     } else {
       if (!in_flight_.emplace(operation->request.name, operation).second) {
@@ -89,13 +88,15 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
         thread_called_ = call_thread = true;
       }
     }
+    add(counters_.submitted, 1);
+    done_already = operation->is_done();
   }
   if (call_thread) {
     world_.link->wake_self();
   } else if (arm_timer) {
     set_timer(kLazyTime);
   }
-  if (world_.size == 1 && operation->on_done) {
+  if (done_already && operation->on_done) {
     pool_.post([operation] { operation->on_done(operation->status); });
   }
   return {};
@@ -585,11 +586,11 @@ void Engine::fail_everything(Status reason) {
     for (auto& [name, operation] : in_flight_) lost.push_back(std::move(operation));
     in_flight_.clear();
     queue_.clear();
+    add(counters_.failed, lost.size());
   }
   waiting_ = 0;
   if (lost.empty()) return;
   events_.record({now_ns(), 0, 0, 0, static_cast<std::uint32_t>(lost.size()), EventKind::kFail});
-  add(counters_.failed, lost.size());
   for (const OperationRef& operation : lost) {
     operation->status = reason;
     operation->done.store(true, std::memory_order_release);
