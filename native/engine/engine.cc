@@ -484,6 +484,10 @@ void Engine::run_on_plane(const Plan& plan, std::vector<OperationRef> operations
       complete(operation, {});  // its peers had too many small tensors to send it along
       continue;
     }
+    if (work.movement == Movement::kBroadcast && work.root == world_.rank &&
+        operation->out != operation->in) {
+      std::memcpy(operation->out, operation->in, operation->bytes);  // planes write to the others only
+    }
     work.segments.push_back({operation->in, operation->out, operation->bytes});
     work.bytes += operation->bytes;
     running.operations.push_back(std::move(operation));
