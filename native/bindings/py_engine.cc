@@ -49,7 +49,11 @@ void PyEngine::name_request(Request& request, const char* prefix, const nb::obje
     request.name = std::string(prefix) + ".noname." + std::to_string(next_unnamed_++);
     request.cacheable = false;
   } else {
-    request.name = std::string(prefix) + "." + nb::str(name).c_str();
+    const nb::str text(name);
+    Py_ssize_t size = 0;
+    const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (utf8 == nullptr) throw nb::python_error();  // a lone surrogate, say: a ValueError
+    request.name.assign(prefix).append(".").append(utf8, static_cast<std::size_t>(size));
   }
 }
 
