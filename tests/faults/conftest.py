@@ -16,16 +16,16 @@ Start = Callable[..., Job]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts a job that ends with the test: ``start(size, code, env={})``."""
+    """Starts a job that ends with the test: ``start(size, code, env, before)``."""
     with ExitStack() as stack:
         count = 0
 
-        def begin(size: int, code: str, env: dict[str, str] | None = None) -> Job:
+        def begin(size: int, code: str, env: dict[str, str] | None = None, before: str = "") -> Job:
             nonlocal count
             directory = tmp_path / f"job{count}"
             directory.mkdir()
             count += 1
-            context: AbstractContextManager[Job] = job(directory, size, code, env)
+            context: AbstractContextManager[Job] = job(directory, size, code, env, before)
             return stack.enter_context(context)
 
         yield begin

@@ -207,10 +207,12 @@ def environment(rank: int, size: int, job_id: str) -> dict[str, str]:
 
 
 @contextmanager
-def job(directory: Path, size: int, code: str, env: Mapping[str, str] | None = None) -> Iterator[Job]:
-    """Starts ``size`` ranks of ``code``; none of their processes outlives the block."""
+def job(
+    directory: Path, size: int, code: str, env: Mapping[str, str] | None = None, before: str = ""
+) -> Iterator[Job]:
+    """Starts ``size`` ranks of ``code``; none of their processes outlives the block. ``before`` runs first of all."""
     script = directory / "worker.py"
-    script.write_text(PRELUDE + code)
+    script.write_text(before + PRELUDE + code)
     mark = uuid.uuid4().hex
     world = Job(directory, f"KHOROVOD_TEST_MARK={mark}")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}

@@ -26,6 +26,8 @@ from horovod.exceptions import (
 )
 
 if TYPE_CHECKING:
+    import socket
+
     from horovod.rendezvous import meeting
 
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
@@ -44,6 +46,13 @@ class Runtime:
     generation: int
     why_sockets: str
     """Why the ranks do not use shared memory; empty if they do."""
+    claim: socket.socket | None = None
+    """Keeps other processes from being this rank."""
+
+    def give_up_claim(self) -> None:
+        """Lets go of this rank's name."""
+        if self.claim is not None:
+            self.claim.close()
 
 
 _lock = threading.Lock()
@@ -74,6 +83,7 @@ def shutdown() -> None:
         if _current is not None:
             ended, _current = _current, None
             ended.engine.shutdown()
+            ended.give_up_claim()
 
 
 def is_initialized() -> bool:
@@ -136,7 +146,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             nonce_offset=_native.NONCE_OFFSET,
         )
     )
-    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets)
+    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets, world.claim)
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
@@ -158,6 +168,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()  # the parent's other threads may have held it
     if _current is not None:
         _current.engine.abandon_in_child()
+        _current.give_up_claim()
         _current, _forked = None, True
 
 
