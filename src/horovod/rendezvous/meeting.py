@@ -304,7 +304,8 @@ class _Host:
             world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
             self._tell_all(UseSharedMemory())
         for rank, channel in self.guests.items():
-            world.watch.setdefault(rank, os.dup(channel.fileno()))
+            if rank not in world.watch:
+                world.watch[rank] = os.dup(channel.fileno())
         return world
 
     def _make_region(self) -> tuple[int | None, str]:
@@ -420,7 +421,8 @@ class _Guest:
             world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
         else:
             self._connect_sockets(world, _expect(UseSockets, message))
-        world.watch.setdefault(0, os.dup(self.host.fileno()))
+        if 0 not in world.watch:
+            world.watch[0] = os.dup(self.host.fileno())
         return world
 
     def _look_into(self, region: int | None) -> Ready:
