@@ -64,6 +64,7 @@ _forked = False
 def init() -> None:
     """Joins the world that the environment describes; does nothing if that has happened already."""
     global _current, _generations
+    _refuse_in_callback("init()")
     with _lock:
         if _current is not None:
             return
@@ -79,6 +80,7 @@ def init() -> None:
 def shutdown() -> None:
     """Leaves the world. Operations that are pending, here or waiting for this rank elsewhere, fail."""
     global _current
+    _refuse_in_callback("shutdown()")
     with _lock:
         if _current is not None:
             ended, _current = _current, None
@@ -113,6 +115,12 @@ def engine() -> _native.Engine:
 def identity() -> Identity:
     """This rank's place in the world."""
     return current().identity
+
+
+def _refuse_in_callback(call: str) -> None:
+    # A shutdown waits for the callbacks that run: one that waits for a shutdown would never end.
+    if _native.in_callback():
+        raise RuntimeError(f"{call} was called in a callback of an operation. Call it on a thread of your own.")
 
 
 def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
