@@ -1,10 +1,16 @@
 #include "bindings/py_engine.h"
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 namespace nb = nanobind;
 
 namespace khorovod {
+
+namespace {
+constexpr int kLongestFarewell = 1000;  // milliseconds
+}
 
 PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors)
     : engine_(std::make_unique<Engine>(std::move(world), options)), errors_(std::move(errors)) {}
@@ -20,8 +26,34 @@ PyEngine::~PyEngine() {
 
 void PyEngine::shutdown() {
   if (engine_->in_forked_child()) return;
-  nb::gil_scoped_release release;
-  engine_->shutdown();
+  {
+    nb::gil_scoped_release release;
+    engine_->shutdown();
+    // Threads that waited must have the GIL back before the interpreter can end: while it does, taking
+    // the GIL ends the thread, and it would be unwound through frames that cannot throw.
+    for (int i = 0; i < kLongestFarewell && waiters_.load(std::memory_order_acquire) > 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  release_finished();
+}
+
+// The objects may refer to this engine: cycles that the garbage collector cannot see through.
+void PyEngine::release_finished() {
+  std::vector<Pending> finished;  // destroyed last: that runs foreign code, which may come back here
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto next = std::next(it);
+    if (it->second.operation->is_done()) finished.push_back(std::move(pending_.extract(it).mapped()));
+    it = next;
+  }
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    const auto next = std::next(it);
+    if (it->operation->is_done()) {
+      finished.push_back(std::move(*it));
+      orphans_.erase(it);
+    }
+    it = next;
+  }
 }
 
 void PyEngine::check(const Status& status) const {
@@ -120,10 +152,12 @@ PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::
 
 void PyEngine::wait(Operation& operation) {
   while (!operation.is_done()) {
+    waiters_.fetch_add(1, std::memory_order_relaxed);
     {
       nb::gil_scoped_release release;
       engine_->wait(operation);
     }
+    waiters_.fetch_sub(1, std::memory_order_release);
     if (!operation.is_done() && PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }
@@ -192,8 +226,8 @@ nb::object PyEngine::synchronize(std::int64_t handle) {
   const OperationRef operation = found->second.operation;
   wait(*operation);  // on an interrupt the handle stays: it can be synchronized again
   auto node = pending_.extract(handle);
-  if (node.empty()) return nb::none();  // another thread was here first
   check(operation->status);
+  if (node.empty()) return nb::none();  // another thread was here first
   return std::move(node.mapped().output_object);
 }
 

@@ -21,8 +21,8 @@ class ShmLink : public Link {
   bool backlog() const override;
   Status failure() const override;
   void abort(Code code, const std::string& message) override { domain_.abort(code, message); }
-  void leave() override;
-  int departed() const override;
+  void leave() override { domain_.leave(); }
+  int departed() const override { return domain_.departed(); }
   bool has_left(int peer) const override;
   std::uint32_t mark() const override;
   bool news_since(std::uint32_t mark) const override;

@@ -34,6 +34,8 @@ struct RankBlock {
 struct AbortRecord {
   std::atomic<std::uint32_t> claimed;
   std::atomic<std::uint32_t> code;  // a Code, kOk while all is well
+  // The first rank that left, plus one: others that leave because of it are not to blame.
+  std::atomic<std::uint32_t> first_departed;
   char message[1024];
 };
 
@@ -63,6 +65,10 @@ class ShmDomain {
 
   // Poisons the region for every rank; the first caller's reason stands.
   void abort(Code code, const std::string& message) const;
+  // Tells the others that this rank has left.
+  void leave() const;
+  // The rank that left first, or -1.
+  int departed() const;
   // The reason if somebody aborted, else kOk.
   Status aborted() const;
 

@@ -26,6 +26,8 @@ from horovod.exceptions import (
 )
 
 if TYPE_CHECKING:
+    import socket
+
     from horovod.rendezvous import meeting
 
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
@@ -44,6 +46,13 @@ class Runtime:
     generation: int
     why_sockets: str
     """Why the ranks do not use shared memory; empty if they do."""
+    claim: socket.socket | None = None
+    """Keeps other processes from being this rank."""
+
+    def give_up_claim(self) -> None:
+        """Lets go of this rank's name."""
+        if self.claim is not None:
+            self.claim.close()
 
 
 _lock = threading.Lock()
@@ -55,6 +64,7 @@ _forked = False
 def init() -> None:
     """Joins the world that the environment describes; does nothing if that has happened already."""
     global _current, _generations
+    _refuse_in_callback("init()")
     with _lock:
         if _current is not None:
             return
@@ -70,10 +80,12 @@ def init() -> None:
 def shutdown() -> None:
     """Leaves the world. Operations that are pending, here or waiting for this rank elsewhere, fail."""
     global _current
+    _refuse_in_callback("shutdown()")
     with _lock:
         if _current is not None:
             ended, _current = _current, None
             ended.engine.shutdown()
+            ended.give_up_claim()
 
 
 def is_initialized() -> bool:
@@ -103,6 +115,12 @@ def engine() -> _native.Engine:
 def identity() -> Identity:
     """This rank's place in the world."""
     return current().identity
+
+
+def _refuse_in_callback(call: str) -> None:
+    # A shutdown waits for the callbacks that run: one that waits for a shutdown would never end.
+    if _native.in_callback():
+        raise RuntimeError(f"{call} was called in a callback of an operation. Call it on a thread of your own.")
 
 
 def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
@@ -136,7 +154,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             nonce_offset=_native.NONCE_OFFSET,
         )
     )
-    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets)
+    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets, world.claim)
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
@@ -158,6 +176,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()  # the parent's other threads may have held it
     if _current is not None:
         _current.engine.abandon_in_child()
+        _current.give_up_claim()
         _current, _forked = None, True
 
 

@@ -38,6 +38,7 @@ from horovod.rendezvous.messages import (
 )
 
 NONCE_BYTES = 16
+_GRACE = 2.0
 M = TypeVar("M")
 
 
@@ -74,9 +75,13 @@ class World:
     control: dict[int, int] = field(default_factory=dict)
     data: dict[int, int] = field(default_factory=dict)
     why_sockets: str = ""
+    claim: socket.socket | None = None
+    """While it is open, nobody else can be this rank; to be closed at the end of the world."""
 
     def close(self) -> None:
         """Closes everything, when it comes to nothing."""
+        if self.claim is not None:
+            self.claim.close()
         owned = [self.wake, *self.watch.values(), *self.eventfds, *self.control.values(), *self.data.values()]
         for descriptor in owned if self.region is None else [*owned, self.region]:
             with suppress(OSError):
@@ -86,16 +91,34 @@ class World:
 def meet(invitation: Invitation) -> World:
     """Waits for all ranks of the job; ``InitError`` says whom it waited for in vain."""
     deadline = _Deadline(invitation.timeout)
+    claim = _claim(invitation)
     wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
     try:
         with ExitStack() as stack:
-            if invitation.rank == 0:
-                return _Host(invitation, deadline, wake, stack).run()
-            return _Guest(invitation, deadline, wake, stack).run()
+            role = _Host if invitation.rank == 0 else _Guest
+            world = role(invitation, deadline, wake, stack).run()
+            world.claim = claim
+            return world
     except BaseException:
+        claim.close()
         with suppress(OSError):
             os.close(wake)
         raise
+
+
+def _claim(invitation: Invitation) -> socket.socket:
+    """Takes this rank's name, which the kernel gives away once. A child that inherits the environment stops here."""
+    claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        claim.bind(f"{_address(invitation)}-rank-{invitation.rank}")
+    except OSError as error:
+        claim.close()
+        raise InitError(
+            f"Another process is rank {invitation.rank} of this job already ({error.strerror}). Do not start two "
+            "processes with the same rank, and do not call init() in a child process that inherits HOROVOD_RANK "
+            "(or what else your launcher sets) from a rank."
+        ) from None
+    return claim
 
 
 class _Deadline:
@@ -281,7 +304,8 @@ class _Host:
             world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
             self._tell_all(UseSharedMemory())
         for rank, channel in self.guests.items():
-            world.watch.setdefault(rank, os.dup(channel.fileno()))
+            if rank not in world.watch:
+                world.watch[rank] = os.dup(channel.fileno())
         return world
 
     def _make_region(self) -> tuple[int | None, str]:
@@ -348,6 +372,8 @@ class _Guest:
         try:
             self.host = self._find_host()
             self.stack.callback(self.host.close)
+            # Rank 0 was here before, so its time runs out first: it knows, and tells, who is missing.
+            self.deadline = _Deadline(self.invitation.timeout + _GRACE)
             mine = self.invitation
             self.host.send(Hello(mine.rank, mine.size, mine.host, mine.version, mine.plane), [self.wake])
             return self._take_roster()
@@ -395,7 +421,8 @@ class _Guest:
             world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
         else:
             self._connect_sockets(world, _expect(UseSockets, message))
-        world.watch.setdefault(0, os.dup(self.host.fileno()))
+        if 0 not in world.watch:
+            world.watch[0] = os.dup(self.host.fileno())
         return world
 
     def _look_into(self, region: int | None) -> Ready:
