@@ -184,7 +184,7 @@ void Engine::shutdown() {
       }
       fail_everything(Status::error(Code::kShutdown, "this rank shut down while the operation was "
                                                      "pending"));
-      world_.link->leave();
+      world_.link->leave(carried_out_);
     }
     notify_local_waiters();
     signal_eventfd(world_.wake.get());
@@ -529,7 +529,8 @@ void Engine::complete(const OperationRef& operation, Status status) {
 // When the world breaks
 
 // `departed` was read before the last look for work: if nothing moved since, a rank that left cannot
-// have left anything behind that would still complete what waits here.
+// have left anything behind that would still complete what waits here; unless it carried out a batch of
+// decisions that has yet to come from the coordinator, who tells one rank after the other.
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire); dead >= 0) {
     Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
@@ -542,7 +543,7 @@ void Engine::check_world(bool quiet, int departed) {
     world_.link->abort(failure.code, failure.message);
     return fail_everything(std::move(failure));
   }
-  if (quiet && departed >= 0 && waiting_ > 0) {
+  if (quiet && departed >= 0 && waiting_ > 0 && world_.link->left_after(departed) <= carried_out_) {
     fail_everything(Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
   }
 }

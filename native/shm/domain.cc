@@ -57,7 +57,8 @@ void ShmDomain::abort(Code code, const std::string& message) const {
   ring_others(kNewsUrgent);
 }
 
-void ShmDomain::leave() const {
+void ShmDomain::leave(std::uint64_t batch) const {
+  mine().left_after.store(batch, std::memory_order_relaxed);  // the next stores release it
   std::uint32_t nobody = 0;
   abort_->first_departed.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1,
                                                  std::memory_order_acq_rel);
