@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -57,13 +58,13 @@ class Runtime:
 
 _lock = threading.Lock()
 _current: Runtime | None = None
-_generations = 0
+_generations: Counter[str] = Counter()  # by job: an elastic rank may be in one world more than another
 _forked = False
 
 
 def init() -> None:
     """Joins the world that the environment describes; does nothing if that has happened already."""
-    global _current, _generations
+    global _current
     _refuse_in_callback("init()")
     with _lock:
         if _current is not None:
@@ -73,8 +74,9 @@ def init() -> None:
                 "init() was called in a forked child of a process that uses Horovod. Only the processes that a "
                 "launcher started are ranks; call it there, before or without forking."
             )
-        _generations += 1
-        _current = _build(discover(os.environ), Settings.from_env(os.environ), _generations)
+        who, settings = discover(os.environ), Settings.from_env(os.environ)
+        _generations[who.job_id] += 1
+        _current = _build(who, settings, _generations[who.job_id])
 
 
 def shutdown() -> None:
