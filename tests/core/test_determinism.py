@@ -105,13 +105,16 @@ def test_scaled_averages_do_not_depend_on_the_path(world: Workers) -> None:
 
 
 SPECIAL = np.array(
-    [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, -1e-45, 1e-38, -1.1e-38, 3.4e38, -3.4e38, 1.0, -1.0], "f4"
+    [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, -1e-45, 1e-38, -1.1e-38, 3.4e38, -3.4e38, 1.0, -1.0],
+    "f4",
 )
 
 
 def _special(rank: int, size: int, count: int) -> Array:
     """Every combination of special values over the ranks, cut or repeated to ``count``."""
-    combinations = np.stack(np.meshgrid(*[SPECIAL] * min(size, 3), indexing="ij"), -1).reshape(-1, min(size, 3))
+    combinations = np.stack(np.meshgrid(*[SPECIAL] * min(size, 3), indexing="ij"), -1).reshape(
+        -1, min(size, 3)
+    )
     return np.resize(combinations[:, rank % combinations.shape[1]], count)
 
 

@@ -50,7 +50,11 @@ print("fine")
 
 def test_a_world_of_one_needs_no_launcher_and_no_threads() -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", ALONE], env=clean_environment(), capture_output=True, text=True, timeout=60
+        [sys.executable, "-W", "error", "-c", ALONE],
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "fine\n", "")
 
@@ -65,7 +69,9 @@ def _error_of_init(absent: list[int]) -> Raised | None:
 def test_missing_ranks_are_named(start_workers: StartWorkers, absent: list[int], plane: str) -> None:
     world = start_workers(4, plane, {"HOROVOD_START_TIMEOUT": "1"})
     outcomes = world.run(_error_of_init, absent)
-    assert_raised(outcomes[:1], "InitError", f"rank(s) {', '.join(map(str, absent))} of 4", "HOROVOD_START_TIMEOUT")
+    assert_raised(
+        outcomes[:1], "InitError", f"rank(s) {', '.join(map(str, absent))} of 4", "HOROVOD_START_TIMEOUT"
+    )
     present = [outcome for rank, outcome in enumerate(outcomes) if rank not in absent]
     assert_raised(present, "ValueError", "HOROVOD_START_TIMEOUT")
 
@@ -104,7 +110,9 @@ def _claim(ranks: list[int], sizes: list[int], plane: str, job: str) -> Raised |
 def test_a_rank_that_is_taken(start_workers: StartWorkers) -> None:
     world = start_workers(4, settings={"HOROVOD_START_TIMEOUT": "2"})
     outcomes = world.run(_claim, [0, 1, 1, 1], [3] * 4, "shm", "claimed twice")
-    refused = [outcome for outcome in outcomes[1:] if outcome and "rank 1 of this job already" in outcome.message]
+    refused = [
+        outcome for outcome in outcomes[1:] if outcome and "rank 1 of this job already" in outcome.message
+    ]
     assert len(refused) == 2, outcomes
     assert_raised(refused, "InitError", "Do not start two processes")
 

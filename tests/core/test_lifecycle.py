@@ -190,7 +190,9 @@ def _shutdown_while_pending() -> tuple[Raised | None, int]:
     name = f"only here {hvd.rank()}"
     hvd.allreduce_async(np.ones(3), name=name, callback=calls.append)
     outcomes: list[Raised | None] = []
-    waiter = threading.Thread(target=lambda: outcomes.append(error_of(hvd.allreduce, np.ones(9), name=f"{name} too")))
+    waiter = threading.Thread(
+        target=lambda: outcomes.append(error_of(hvd.allreduce, np.ones(9), name=f"{name} too"))
+    )
     waiter.start()
     time.sleep(0.05)
     hvd.shutdown()

@@ -24,7 +24,9 @@ from horovod._core.spinning import AUTOMATIC, cgroup_cpus, spin_microseconds, us
         (0, 1, 64.0, False),
     ],
 )
-def test_spins_only_where_nobody_else_wants_the_cpu(setting: int, ranks: int, cpus: float, spins: bool) -> None:
+def test_spins_only_where_nobody_else_wants_the_cpu(
+    setting: int, ranks: int, cpus: float, spins: bool
+) -> None:
     assert (spin_microseconds(setting, ranks, cpus) > 0) is spins
 
 

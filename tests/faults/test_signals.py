@@ -6,8 +6,9 @@ import signal
 import time
 
 import pytest
-from conftest import Start
 from jobs import Job
+
+from conftest import Start
 
 INTERRUPT = """
 import _thread

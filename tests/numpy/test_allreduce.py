@@ -17,7 +17,9 @@ SLOT_BYTES = 256 << 10
 BORDERS = [8, 2040, 2048, 2056, SLOT_BYTES - 8, SLOT_BYTES, SLOT_BYTES + 8, 2 * SLOT_BYTES, (3 << 20) + 136]
 
 
-def _allreduce(form: str, dtype: str, shape: int | tuple[int, ...], name: str | None, **options: object) -> np.ndarray:
+def _allreduce(
+    form: str, dtype: str, shape: int | tuple[int, ...], name: str | None, **options: object
+) -> np.ndarray:
     tensor = values(dtype, shape, hvd.rank())
     before = tensor.copy()
     if form == "out of place":
@@ -48,7 +50,9 @@ def test_forms(world: Workers, form: str, dtype: str, op: int, name: str | None)
     assert_reduced(results, inputs(dtype, (7, 5), len(results)), op)
 
 
-def _allreduce_with_op(form: str, dtype: str, shape: tuple[int, ...], name: str | None, op: int) -> np.ndarray:
+def _allreduce_with_op(
+    form: str, dtype: str, shape: tuple[int, ...], name: str | None, op: int
+) -> np.ndarray:
     return _allreduce(form, dtype, shape, name, op=op)
 
 
@@ -80,7 +84,9 @@ def test_scaling(world: Workers, dtype: str, factors: tuple[float, float], op: i
 
 
 def _allreduce_scaled(dtype: str, count: int, op: int, prescale: float, postscale: float) -> np.ndarray:
-    return _allreduce("in place", dtype, count, None, op=op, prescale_factor=prescale, postscale_factor=postscale)
+    return _allreduce(
+        "in place", dtype, count, None, op=op, prescale_factor=prescale, postscale_factor=postscale
+    )
 
 
 @on_worlds(1, 2, 3)

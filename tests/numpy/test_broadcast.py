@@ -12,7 +12,18 @@ from tests.support.marks import on_worlds
 from tests.support.oracle import assert_bytes, values
 from tests.support.world import Workers
 
-BROADCAST_DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "bool"]
+BROADCAST_DTYPES = [
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "uint8",
+    "uint16",
+    "bool",
+]
 SIZES = [0, 1, 2048, 2056, (256 << 10) - 8, 256 << 10, (256 << 10) + 8, (2 << 20) + 24]
 
 
@@ -35,6 +46,7 @@ def _broadcast(form: str, dtype: str, count: int, root: int, name: str | None) -
 
 
 every_form = pytest.mark.parametrize("form", ["out of place", "in place", "async", "in place async"])
+
 
 @on_worlds(1, 2, 3, 4)
 @every_form

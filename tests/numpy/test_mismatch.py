@@ -59,8 +59,20 @@ DISAGREEMENTS = {
     "empty": (USUAL, Call(shape=(0, 2)), "ALLREDUCE tensor shapes", "[4, 2]", "[0, 2]"),
     "large": (USUAL, Call(shape=(3000, 2)), "ALLREDUCE tensor shapes", "[4, 2]", "[3000, 2]"),
     "both large": (Call(shape=(5000,)), Call(shape=(5001,)), "ALLREDUCE tensor shapes", "[5000]", "[5001]"),
-    "prescale": (USUAL, Call(prescale=0.5), "prescale and/or postscale factors", "prescale 1", "prescale 0.5"),
-    "postscale": (USUAL, Call(postscale=2.0), "prescale and/or postscale factors", "postscale 1", "postscale 2"),
+    "prescale": (
+        USUAL,
+        Call(prescale=0.5),
+        "prescale and/or postscale factors",
+        "prescale 1",
+        "prescale 0.5",
+    ),
+    "postscale": (
+        USUAL,
+        Call(postscale=2.0),
+        "prescale and/or postscale factors",
+        "postscale 1",
+        "postscale 2",
+    ),
     "reduction": (USUAL, Call(op=0), "reduction operation", "Sum", "Average"),
     "root": (BROADCAST, Call(kind="broadcast", root=1), "BROADCAST root ranks", "has 0", "has 1"),
     "broadcast shape": (
@@ -127,8 +139,13 @@ def _random_rounds(seed: int, names: int) -> list[str]:
     for _ in range(60 // names + 4):
         plans = []
         for _ in range(names):
-            calls = [Call(shape=(int(n),), op=int(op)) for n, op in common.integers([[1, 0]], [[3, 2]], (2, 2))]
-            calls = [call._replace(shape=(call.shape[0] * 2000,)) if common.random() < 0.3 else call for call in calls]
+            calls = [
+                Call(shape=(int(n),), op=int(op)) for n, op in common.integers([[1, 0]], [[3, 2]], (2, 2))
+            ]
+            calls = [
+                call._replace(shape=(call.shape[0] * 2000,)) if common.random() < 0.3 else call
+                for call in calls
+            ]
             plans.append((calls, int(common.integers(hvd.size())) if common.random() < 0.5 else None))
         handles = {}
         for i in own.permutation(names):

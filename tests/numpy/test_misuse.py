@@ -82,7 +82,9 @@ def test_reductions_to_come(world: Workers, op: int, name: str) -> None:
 @pytest.mark.parametrize("average", [True, False])
 def test_average_is_deprecated(world: Workers, form: str, average: bool) -> None:
     results = world.run(_average, form, average)
-    assert results == [(1.0 if average else float(len(results)), ["DeprecationWarning"], __file__)] * len(results)
+    assert results == [(1.0 if average else float(len(results)), ["DeprecationWarning"], __file__)] * len(
+        results
+    )
 
 
 def _average(form: str, average: bool) -> tuple[float, list[str], str]:
@@ -171,7 +173,9 @@ def _name_in_flight(count: int, form: str) -> Raised | None:
 @on_worlds(1, 2)
 @pytest.mark.parametrize("name", ["", "жук/0:µ", "a b\n", "x" * 5000, "y" * 300_000, "nul\0a"], ids=len)
 def test_any_name(world: Workers, name: str) -> None:
-    results = world.run(lambda: [float(hvd.allreduce(np.ones(3), name=name, op=hvd.Sum)[0]) for _ in range(3)])
+    results = world.run(
+        lambda: [float(hvd.allreduce(np.ones(3), name=name, op=hvd.Sum)[0]) for _ in range(3)]
+    )
     assert results == [[len(results)] * 3] * len(results)
 
 

@@ -136,13 +136,17 @@ def test_silence(pair: Pair) -> None:
         channel.receive(0.01)
 
 
-@settings(max_examples=300, deadline=None)
-@given(data=st.binary(min_size=0, max_size=300) | st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(
-        st.sampled_from(["type", "rank", "size", "host", "members"]) | st.text(), inner
-    ),
-).map(msgspec.json.encode))
+@settings(max_examples=120, deadline=None)
+@given(
+    data=st.binary(min_size=0, max_size=300)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(st.sampled_from(["type", "rank", "size", "host", "members"]) | st.text(), inner)
+        ),
+    ).map(msgspec.json.encode)
+)
 def test_random_bytes(data: bytes) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = Channel(ours)

@@ -40,7 +40,9 @@ def tolerance(dtype: npt.DTypeLike, size: int) -> float:
     return 0.0 if kind.kind == "i" else float(np.finfo(kind).eps) * (size + 4)
 
 
-def reduced(arrays: Sequence[Array], op: int, prescale: float = 1.0, postscale: float = 1.0) -> tuple[Array, Array]:
+def reduced(
+    arrays: Sequence[Array], op: int, prescale: float = 1.0, postscale: float = 1.0
+) -> tuple[Array, Array]:
     """The exact result of an allreduce, and the magnitude that its rounding errors are relative to."""
     count = len(arrays)
     if arrays[0].dtype.kind == "i":
@@ -90,7 +92,9 @@ def assert_bytes(results: Sequence[Array], expected: Array) -> None:
     """Every rank has exactly the bits of ``expected``."""
     assert_all_equal(results)
     differing = np.flatnonzero(_bits(results[0]) != _bits(expected))
-    assert differing.size == 0, f"{differing.size} of {expected.nbytes} bytes differ, the first at {differing[0]}"
+    assert differing.size == 0, (
+        f"{differing.size} of {expected.nbytes} bytes differ, the first at {differing[0]}"
+    )
     assert results[0].shape == expected.shape
 
 
