@@ -22,6 +22,8 @@ NB_MODULE(_native, m) {
   m.def("shm_bytes_needed", &khorovod::ShmDomain::bytes_needed, "size"_a,
         "How large the region of a shared-memory domain of `size` ranks is.");
   m.attr("NONCE_OFFSET") = khorovod::kNonceOffset;
+  m.def("in_callback", &khorovod::CompletionPool::in_callback,
+        "Whether this thread runs a completion callback.");
   m.def("create_region", &khorovod::create_region, "bytes"_a,
         "Makes a sealed memfd and returns its descriptor.");
 

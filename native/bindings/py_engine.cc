@@ -1,12 +1,16 @@
 #include "bindings/py_engine.h"
 
+#include <chrono>
 #include <cmath>
+#include <thread>
 
 namespace nb = nanobind;
 
 namespace khorovod {
 
 namespace {
+
+constexpr int kLongestFarewell = 1000;  // milliseconds
 
 // A reference that threads without the GIL may copy and drop.
 class Shared {
@@ -51,8 +55,36 @@ PyEngine::~PyEngine() {
 
 void PyEngine::shutdown() {
   if (engine_->in_forked_child()) return;
-  nb::gil_scoped_release release;
-  engine_->shutdown();
+  {
+    nb::gil_scoped_release release;
+    engine_->shutdown();
+    // Threads that waited must have the GIL back before the interpreter can end: while it does,
+    // taking the GIL ends the thread, and it would be unwound through frames that cannot throw.
+    for (int i = 0; i < kLongestFarewell && waiters_.load(std::memory_order_acquire) > 0; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  }
+  release_finished();
+}
+
+// The objects may refer to this engine: cycles that the garbage collector cannot see through.
+void PyEngine::release_finished() {
+  std::vector<Pending>
+      finished;  // destroyed last: that runs foreign code, which may come back here
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    const auto next = std::next(it);
+    if (it->second.operation->is_done())
+      finished.push_back(std::move(pending_.extract(it).mapped()));
+    it = next;
+  }
+  for (auto it = orphans_.begin(); it != orphans_.end();) {
+    const auto next = std::next(it);
+    if (it->operation->is_done()) {
+      finished.push_back(std::move(*it));
+      orphans_.erase(it);
+    }
+    it = next;
+  }
 }
 
 void PyEngine::check(const Status& status) const {
@@ -76,15 +108,20 @@ void PyEngine::check_usable() const {
 
 void PyEngine::name_request(Request& request, const char* prefix, const nb::object& name) {
   if (name.is_none()) {
-    // Matches across ranks by the order of calls; never comes again, so there is nothing to cache.
+    // Matches across ranks by the order of calls: only what is unnamed and sound counts, whether
+    // the rank waits for it or not. Never comes again, so there is nothing to cache.
     request.name = std::string(prefix) + ".noname." + std::to_string(next_unnamed_++);
     request.cacheable = false;
   } else {
-    request.name = std::string(prefix) + "." + nb::str(name).c_str();
+    const nb::str text(name);
+    Py_ssize_t size = 0;
+    const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
+    if (utf8 == nullptr) throw nb::python_error();  // a lone surrogate, say: a ValueError
+    request.name.assign(prefix).append(".").append(utf8, static_cast<std::size_t>(size));
   }
 }
 
-PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& name, const nb::object& input,
+PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& input,
                                     const nb::object& output) {
   check_usable();
   reap();
@@ -104,7 +141,6 @@ PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& name, const n
   operation.in = pending.input.data();
   operation.out = pending.output.data();
   operation.bytes = pending.input.bytes();
-  name_request(operation.request, kind == OpKind::kAllreduce ? "allreduce" : "broadcast", name);
   return pending;
 }
 
@@ -118,7 +154,7 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
     throw nb::value_error("prescale_factor and postscale_factor must be finite numbers");
   }
-  Pending pending = prepare(OpKind::kAllreduce, name, input, output);
+  Pending pending = prepare(OpKind::kAllreduce, input, output);
   Request& request = pending.operation->request;
   if (!dtype_reducible(request.dtype)) {
     const std::string message = std::string("allreduce does not support ") +
@@ -129,6 +165,7 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   request.reduce = static_cast<ReduceOp>(op);
   request.prescale = prescale;
   request.postscale = postscale;
+  name_request(request, "allreduce", name);
   return pending;
 }
 
@@ -139,8 +176,9 @@ PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::
                                 ", but the ranks are 0 to " + std::to_string(size() - 1);
     throw nb::value_error(message.c_str());
   }
-  Pending pending = prepare(OpKind::kBroadcast, name, input, output);
+  Pending pending = prepare(OpKind::kBroadcast, input, output);
   pending.operation->request.root = root;
+  name_request(pending.operation->request, "broadcast", name);
   return pending;
 }
 
@@ -149,10 +187,12 @@ PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::
 
 void PyEngine::wait(Operation& operation) {
   while (!operation.is_done()) {
+    waiters_.fetch_add(1, std::memory_order_relaxed);
     {
       nb::gil_scoped_release release;
       engine_->wait(operation);
     }
+    waiters_.fetch_sub(1, std::memory_order_release);
     if (!operation.is_done() && PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }
@@ -202,8 +242,8 @@ nb::object PyEngine::synchronize(std::int64_t handle) {
   const OperationRef operation = found->second.operation;
   wait(*operation);  // on an interrupt the handle stays: it can be synchronized again
   auto node = pending_.extract(handle);
-  if (node.empty()) return nb::none();  // another thread was here first
   check(operation->status);
+  if (node.empty()) return nb::none();  // another thread was here first
   return std::move(node.mapped().output_object);
 }
 

@@ -5,6 +5,7 @@
 
 #include <nanobind/nanobind.h>
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <memory>
@@ -59,8 +60,7 @@ class PyEngine {
     BufferView output;
   };
 
-  Pending prepare(OpKind kind, const nanobind::object& name, const nanobind::object& input,
-                  const nanobind::object& output);
+  Pending prepare(OpKind kind, const nanobind::object& input, const nanobind::object& output);
   Pending prepare_allreduce(const nanobind::object& name, const nanobind::object& input,
                             const nanobind::object& output, int op, double prescale,
                             double postscale);
@@ -73,13 +73,15 @@ class PyEngine {
   void check(const Status& status) const;
   void check_usable() const;
   void reap();
+  void release_finished();
 
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
   std::int64_t next_handle_ = 1;
   std::int64_t next_unnamed_ = 1;  // counts alike on all ranks, whichever of them use handles
   std::unordered_map<std::int64_t, Pending> pending_;
-  std::list<Pending> orphans_;  // interrupted waits: kept until the engine is done with the memory
+  std::atomic<int> waiters_{0};  // threads in wait(), until they have the GIL back
+  std::list<Pending> orphans_;   // interrupted waits: kept until the engine is done with the memory
 };
 
 }  // namespace khorovod

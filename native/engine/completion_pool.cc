@@ -6,6 +6,12 @@
 
 namespace khorovod {
 
+namespace {
+thread_local bool is_pool_thread = false;
+}
+
+bool CompletionPool::in_callback() { return is_pool_thread; }
+
 void CompletionPool::post(std::function<void()> callback) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(callback));
@@ -16,6 +22,7 @@ void CompletionPool::post(std::function<void()> callback) {
 }
 
 void CompletionPool::run() {
+  is_pool_thread = true;
   std::unique_lock lock(mutex_);
   for (;;) {
     ++idle_;

@@ -20,6 +20,8 @@ class CompletionPool {
   void post(std::function<void()> callback);
   // Runs what was posted, then ends the threads. Nothing may be posted afterwards.
   void stop();
+  // Whether the calling thread runs a callback: it must not wait for the pool.
+  static bool in_callback();
 
  private:
   void run();

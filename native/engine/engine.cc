@@ -61,18 +61,17 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
   operation->submitted = now_ns();
   bool arm_timer = false;
   bool call_thread = false;
+  bool done_already = false;  // in a world of one, or one that is broken
   {
     const std::lock_guard lock(submit_mutex_);
     if (stopping_.load(std::memory_order_relaxed)) {
       return Status::error(Code::kShutdown, "this rank has shut down");
     }
-    add(counters_.submitted, 1);
     if (!failure_.ok()) {
       operation->status = failure_;
       operation->done.store(true, std::memory_order_release);
-      return {};
-    }
-    if (world_.size == 1) {
+      add(counters_.failed, 1);
+    } else if (world_.size == 1) {
       run_alone(*operation);
     } else {
       if (!in_flight_.emplace(operation->request.name, operation).second) {
@@ -90,13 +89,15 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
         thread_called_ = call_thread = true;
       }
     }
+    add(counters_.submitted, 1);
+    done_already = operation->is_done();
   }
   if (call_thread) {
     world_.link->wake_self();
   } else if (arm_timer) {
     set_timer(kLazyTime);
   }
-  if (world_.size == 1 && operation->on_done) {
+  if (done_already && operation->on_done) {
     pool_.post([operation] { operation->on_done(operation->status); });
   }
   return {};
@@ -189,7 +190,7 @@ void Engine::shutdown() {
       fail_everything(Status::error(Code::kShutdown,
                                     "this rank shut down while the operation was "
                                     "pending"));
-      world_.link->leave();
+      world_.link->leave(carried_out_);
     }
     notify_local_waiters();
     signal_eventfd(world_.wake.get());
@@ -493,6 +494,11 @@ void Engine::run_on_plane(const Plan& plan, std::vector<OperationRef> operations
       complete(operation, {});  // its peers had too many small tensors to send it along
       continue;
     }
+    if (work.movement == Movement::kBroadcast && work.root == world_.rank &&
+        operation->out != operation->in) {
+      std::memcpy(operation->out, operation->in,
+                  operation->bytes);  // planes write to the others only
+    }
     work.segments.push_back({operation->in, operation->out, operation->bytes});
     work.bytes += operation->bytes;
     running.operations.push_back(std::move(operation));
@@ -534,7 +540,9 @@ void Engine::complete(const OperationRef& operation, Status status) {
 // When the world breaks
 
 // `departed` was read before the last look for work: if nothing moved since, a rank that left
-// cannot have left anything behind that would still complete what waits here.
+// cannot have left anything behind that would still complete what waits here; unless it carried out
+// a batch of decisions that has yet to come from the coordinator, who tells one rank after the
+// other.
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire); dead >= 0) {
     Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
@@ -547,7 +555,7 @@ void Engine::check_world(bool quiet, int departed) {
     world_.link->abort(failure.code, failure.message);
     return fail_everything(std::move(failure));
   }
-  if (quiet && departed >= 0 && waiting_ > 0) {
+  if (quiet && departed >= 0 && waiting_ > 0 && world_.link->left_after(departed) <= carried_out_) {
     fail_everything(Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
   }
 }
@@ -597,11 +605,11 @@ void Engine::fail_everything(Status reason) {
     for (auto& [name, operation] : in_flight_) lost.push_back(std::move(operation));
     in_flight_.clear();
     queue_.clear();
+    add(counters_.failed, lost.size());
   }
   waiting_ = 0;
   if (lost.empty()) return;
   events_.record({now_ns(), 0, 0, 0, static_cast<std::uint32_t>(lost.size()), EventKind::kFail});
-  add(counters_.failed, lost.size());
   for (const OperationRef& operation : lost) {
     operation->status = reason;
     operation->done.store(true, std::memory_order_release);

@@ -68,22 +68,9 @@ bool ShmLink::receive(const Receiver& receiver) {
 
 Status ShmLink::failure() const { return broken_.ok() ? domain_.aborted() : broken_; }
 
-void ShmLink::leave() {
-  domain_.mine().presence.store(static_cast<std::uint32_t>(Presence::kLeft),
-                                std::memory_order_release);
-  domain_.ring_others(kNewsUrgent);
-}
-
 bool ShmLink::has_left(int peer) const {
   return domain_.block(peer).presence.load(std::memory_order_acquire) ==
          static_cast<std::uint32_t>(Presence::kLeft);
-}
-
-int ShmLink::departed() const {
-  for (int peer = 0; peer < domain_.size(); ++peer) {
-    if (peer != domain_.rank() && has_left(peer)) return peer;
-  }
-  return -1;
 }
 
 std::uint32_t ShmLink::mark() const {

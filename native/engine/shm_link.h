@@ -21,9 +21,12 @@ class ShmLink : public Link {
   bool backlog() const override;
   Status failure() const override;
   void abort(Code code, const std::string& message) override { domain_.abort(code, message); }
-  void leave() override;
-  int departed() const override;
+  void leave(std::uint64_t batch) override { domain_.leave(batch); }
+  int departed() const override { return domain_.departed(); }
   bool has_left(int peer) const override;
+  std::uint64_t left_after(int peer) const override {
+    return domain_.block(peer).left_after.load(std::memory_order_relaxed);
+  }
   std::uint32_t mark() const override;
   bool news_since(std::uint32_t mark) const override;
   Wakeup sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>& fds,

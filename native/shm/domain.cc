@@ -58,6 +58,20 @@ void ShmDomain::abort(Code code, const std::string& message) const {
   ring_others(kNewsUrgent);
 }
 
+void ShmDomain::leave(std::uint64_t batch) const {
+  mine().left_after.store(batch, std::memory_order_relaxed);  // the next stores release it
+  std::uint32_t nobody = 0;
+  abort_->first_departed.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1,
+                                                 std::memory_order_acq_rel);
+  mine().presence.store(static_cast<std::uint32_t>(Presence::kLeft), std::memory_order_release);
+  ring_others(kNewsUrgent);
+}
+
+int ShmDomain::departed() const {
+  const std::uint32_t first = abort_->first_departed.load(std::memory_order_acquire);
+  return first <= static_cast<std::uint32_t>(size_) ? static_cast<int>(first) - 1 : -1;
+}
+
 Status ShmDomain::aborted() const {
   const std::uint32_t code = abort_->code.load(std::memory_order_acquire);
   if (code == 0) [[likely]]

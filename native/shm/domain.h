@@ -24,6 +24,8 @@ enum class Presence : std::uint32_t { kHere = 0, kLeft = 1 };
 struct RankBlock {
   Doorbell doorbell;
   alignas(64) std::atomic<std::uint32_t> presence;  // a Presence
+  std::atomic<std::uint64_t>
+      left_after;  // the last batch of decisions it carried out before leaving
   // Chunks are numbered through all plans; each word counts how many of them this rank ...
   alignas(64) std::atomic<std::uint64_t> published;  // ... has copied into its slot
   alignas(64) std::atomic<std::uint64_t> reduced;    // ... has reduced its share of
@@ -34,6 +36,8 @@ struct RankBlock {
 struct AbortRecord {
   std::atomic<std::uint32_t> claimed;
   std::atomic<std::uint32_t> code;  // a Code, kOk while all is well
+  // The first rank that left, plus one: others that leave because of it are not to blame.
+  std::atomic<std::uint32_t> first_departed;
   char message[1024];
 };
 
@@ -64,6 +68,10 @@ class ShmDomain {
 
   // Poisons the region for every rank; the first caller's reason stands.
   void abort(Code code, const std::string& message) const;
+  // Tells the others that this rank has left, after the given batch of decisions.
+  void leave(std::uint64_t batch) const;
+  // The rank that left first, or -1.
+  int departed() const;
   // The reason if somebody aborted, else kOk.
   Status aborted() const;
 

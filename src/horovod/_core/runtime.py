@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ from horovod.exceptions import (
 )
 
 if TYPE_CHECKING:
+    import socket
+
     from horovod.rendezvous import meeting
 
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
@@ -52,17 +55,25 @@ class Runtime:
     generation: int
     why_sockets: str
     """Why the ranks do not use shared memory; empty if they do."""
+    claim: socket.socket | None = None
+    """Keeps other processes from being this rank."""
+
+    def give_up_claim(self) -> None:
+        """Lets go of this rank's name."""
+        if self.claim is not None:
+            self.claim.close()
 
 
 _lock = threading.Lock()
 _current: Runtime | None = None
-_generations = 0
+_generations: Counter[str] = Counter()  # by job: an elastic rank may be in one world more than another
 _forked = False
 
 
 def init() -> None:
     """Joins the world that the environment describes; does nothing if that has happened already."""
-    global _current, _generations
+    global _current
+    _refuse_in_callback("init()")
     with _lock:
         if _current is not None:
             return
@@ -71,17 +82,20 @@ def init() -> None:
                 "init() was called in a forked child of a process that uses Horovod. Only the processes that "
                 "a launcher started are ranks; call it there, before or without forking."
             )
-        _generations += 1
-        _current = _build(discover(os.environ), Settings.from_env(os.environ), _generations)
+        who, settings = discover(os.environ), Settings.from_env(os.environ)
+        _generations[who.job_id] += 1
+        _current = _build(who, settings, _generations[who.job_id])
 
 
 def shutdown() -> None:
     """Leaves the world. Operations that are pending, here or waiting for this rank elsewhere, fail."""
     global _current
+    _refuse_in_callback("shutdown()")
     with _lock:
         if _current is not None:
             ended, _current = _current, None
             ended.engine.shutdown()
+            ended.give_up_claim()
 
 
 def is_initialized() -> bool:
@@ -111,6 +125,14 @@ def engine() -> _native.Engine:
 def identity() -> Identity:
     """This rank's place in the world."""
     return current().identity
+
+
+def _refuse_in_callback(call: str) -> None:
+    # A shutdown waits for the callbacks that run: one that waits for a shutdown would never end.
+    if _native.in_callback():
+        raise RuntimeError(
+            f"{call} was called in a callback of an operation. Call it on a thread of your own."
+        )
 
 
 def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
@@ -144,7 +166,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             nonce_offset=_native.NONCE_OFFSET,
         )
     )
-    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets)
+    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets, world.claim)
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
@@ -168,6 +190,7 @@ def _after_fork_in_child() -> None:
     _lock = threading.Lock()  # the parent's other threads may have held it
     if _current is not None:
         _current.engine.abandon_in_child()
+        _current.give_up_claim()
         _current, _forked = None, True
 
 

@@ -118,7 +118,8 @@ def allreduce_async(
     """Starts an :func:`allreduce` and returns its handle.
 
     ``tensor`` must not be changed before the operation is done. ``callback(error or None)`` is called on
-    another thread when it is; the handle must be synchronized all the same.
+    another thread when it is; the handle must be synchronized all the same. It may not call :func:`init` or
+    :func:`shutdown`.
     """
     array = np.asarray(tensor, order="C")
     output = np.empty_like(array)

@@ -24,6 +24,8 @@ from horovod.rendezvous.messages import (
     UseSockets,
 )
 
+_GRACE = 2.0  # seconds
+
 
 class Guest:
     """Every other rank's part."""
@@ -38,6 +40,8 @@ class Guest:
         try:
             self.host = self._find_host()
             self.stack.callback(self.host.close)
+            # Rank 0 was here before, so its time runs out first: it knows, and tells, who is missing.
+            self.deadline = Deadline(self.invitation.timeout + _GRACE)
             mine = self.invitation
             self.host.send(Hello(mine.rank, mine.size, mine.host, mine.version, mine.plane), [self.wake])
             return self._take_roster()
@@ -88,7 +92,8 @@ class Guest:
             world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
         else:
             self._connect_sockets(world, expect(UseSockets, message))
-        world.watch.setdefault(0, os.dup(self.host.fileno()))
+        if 0 not in world.watch:
+            world.watch[0] = os.dup(self.host.fileno())
         return world
 
     def _look_into(self, region: int | None) -> Ready:

@@ -81,15 +81,16 @@ class Host:
             for key, _ in selector.select(self.deadline.left()):
                 if key.fileobj is listener:
                     self._accept(listener, selector)
-                else:
+                elif key.data not in self.guests.values():
                     channel = key.data
                     selector.unregister(channel)
-                    self._admit(channel)
+                    if self._admit(channel):
+                        selector.register(channel, selectors.EVENT_READ, channel)  # for its end
             # A guest that ended while others are still awaited: say so now, not at the deadline.
             self._check_guests()
         for key in list(selector.get_map().values()):
-            if isinstance(key.data, Channel):  # connected, but silent: no rank of ours
-                key.data.close()
+            if isinstance(key.data, Channel) and key.data not in self.guests.values():
+                key.data.close()  # connected, but silent: no rank of ours
 
     def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
         connection, _ = listener.accept()
@@ -97,25 +98,28 @@ class Host:
             channel = Channel(connection)
             selector.register(channel, selectors.EVENT_READ, channel)
 
-    def _admit(self, channel: Channel) -> None:
+    def _admit(self, channel: Channel) -> bool:
         try:
-            message, descriptors = channel.receive(1.0)
-            hello = expect(Hello, message)
-        except (ChannelError, InitError, TimeoutError):
+            hello, descriptors = channel.receive(1.0)
+        except (ChannelError, TimeoutError):
             channel.close()  # it came and went, or is not one of us
-            return
-        problem = self._problem_with(hello, len(descriptors))
-        if problem:
+            return False
+        if isinstance(hello, Hello):
+            problem = self._problem_with(hello, len(descriptors))
+        else:
+            problem = "A greeting comes first."
+        if problem or not isinstance(hello, Hello):
             for descriptor in descriptors:
                 os.close(descriptor)
             with suppress(ChannelError, TimeoutError):
                 channel.send(Refusal(problem))
             channel.close()
-            return
+            return False
         self.guests[hello.rank] = channel
         self.stack.callback(channel.close)
         self.hosts[hello.rank] = hello.host
         self.eventfds[hello.rank] = descriptors[0]
+        return True
 
     def _problem_with(self, hello: Hello, descriptors: int) -> str:
         mine = self.invitation
@@ -188,7 +192,8 @@ class Host:
             world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
             self._tell_all(UseSharedMemory())
         for rank, channel in self.guests.items():
-            world.watch.setdefault(rank, os.dup(channel.fileno()))
+            if rank not in world.watch:
+                world.watch[rank] = os.dup(channel.fileno())
         return world
 
     def _make_region(self) -> tuple[int | None, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -49,9 +50,13 @@ class World:
     control: dict[int, int] = field(default_factory=dict)
     data: dict[int, int] = field(default_factory=dict)
     why_sockets: str = ""
+    claim: socket.socket | None = None
+    """While it is open, nobody else can be this rank; to be closed at the end of the world."""
 
     def close(self) -> None:
         """Closes everything, when it comes to nothing."""
+        if self.claim is not None:
+            self.claim.close()
         owned = [self.wake, *self.watch.values(), *self.eventfds, *self.control.values(), *self.data.values()]
         for descriptor in owned if self.region is None else [*owned, self.region]:
             with suppress(OSError):

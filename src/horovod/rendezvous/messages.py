@@ -140,7 +140,7 @@ class Channel:
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ChannelError("a message was too long")
             return _decoder.decode(data), descriptors
-        except (msgspec.MsgspecError, ChannelError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ChannelError) as error:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise ChannelError(str(error)) from None

@@ -1,0 +1,1 @@
+"""The numpy frontend, which is also the conformance suite of the engine."""

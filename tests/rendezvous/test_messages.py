@@ -1,0 +1,178 @@
+"""The decoder and the channel: whatever comes, a message or ``ChannelError``, and no descriptor leaks."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from horovod.rendezvous.messages import (
+    MAX_BYTES,
+    Addresses,
+    Channel,
+    ChannelError,
+    Connected,
+    Hello,
+    Listening,
+    Member,
+    Message,
+    Ready,
+    Refusal,
+    Roster,
+    UseSharedMemory,
+    UseSockets,
+)
+
+MESSAGES: list[Message] = [
+    Hello(1, 2, "host", "1.0", "auto"),
+    Refusal("no"),
+    Roster([Member(0, "a", 1, True), Member(1, "b", 2, False)], "00" * 16),
+    Ready("00" * 16),
+    UseSharedMemory(),
+    UseSockets("why", "ff" * 32),
+    Listening("127.0.0.1", 80),
+    Addresses([Listening("127.0.0.1", 80)]),
+    Connected("problem"),
+]
+
+Pair = tuple[Channel, socket.socket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A channel, and the bare socket at its other end."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours)
+    with theirs:
+        yield channel, theirs
+    channel.close()
+
+
+def _open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_there_and_back(pair: Pair, message: Message) -> None:
+    channel, theirs = pair
+    other = Channel(theirs.dup())
+    other.send(message, [0, 1])
+    received, descriptors = channel.receive(5)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    other.close()
+    assert received == message
+    assert len(descriptors) == 2
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"garbage",
+        b"{",
+        b"null",
+        b"[]",
+        b"{}",
+        b'{"type":"Nobody"}',
+        b'{"type":"Hello"}',
+        b'{"type":"Hello","rank":"1","size":2,"host":"h","version":"1","plane":"auto"}',
+        b'{"type":"Hello","rank":1.5,"size":2,"host":"h","version":"1","plane":"auto"}',
+        b'{"type":"Hello","rank":1,"size":2,"host":"h","version":"1","plane":"auto","more":1}',
+        b'{"type":"Roster","members":[1],"region_nonce":""}',
+        b"\x00" * 100,
+        b"\xff\xfe" * 50,
+        b"[" * 100_000,
+        b"x" * (MAX_BYTES + 1),
+        b"",
+    ],
+    ids=lambda data: repr(data[:30]),
+)
+@pytest.mark.parametrize("descriptors", [0, 3])
+def test_nonsense_is_refused(pair: Pair, data: bytes, descriptors: int) -> None:
+    channel, theirs = pair
+    before = _open_descriptors()
+    socket.send_fds(theirs, [data], [0] * descriptors)
+    with pytest.raises(ChannelError):
+        channel.receive(5)
+    assert _open_descriptors() == before
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+@pytest.mark.parametrize("share", [0.2, 0.6, 0.95])
+def test_cut_off(pair: Pair, message: Message, share: float) -> None:
+    channel, theirs = pair
+    data = msgspec.json.encode(message)
+    theirs.send(data[: max(1, int(len(data) * share))])
+    with pytest.raises(ChannelError):
+        channel.receive(5)
+
+
+def test_too_many_descriptors(pair: Pair) -> None:
+    channel, theirs = pair
+    before = _open_descriptors()
+    socket.send_fds(theirs, [msgspec.json.encode(Connected())], [0] * 253)
+    with pytest.raises(ChannelError, match="too long"):
+        channel.receive(5)
+    assert _open_descriptors() == before
+
+
+def test_the_other_side_is_gone(pair: Pair) -> None:
+    channel, theirs = pair
+    theirs.close()
+    with pytest.raises(ChannelError, match="closed"):
+        channel.receive(5)
+    with pytest.raises(ChannelError, match="broke"):
+        channel.send(Connected())
+
+
+def test_silence(pair: Pair) -> None:
+    channel, _ = pair
+    with pytest.raises(TimeoutError):
+        channel.receive(0.01)
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    data=st.binary(min_size=0, max_size=300)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: (
+            st.lists(inner)
+            | st.dictionaries(st.sampled_from(["type", "rank", "size", "host", "members"]) | st.text(), inner)
+        ),
+    ).map(msgspec.json.encode)
+)
+def test_random_bytes(data: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours)
+    try:
+        with theirs:
+            theirs.send(data)
+        with pytest.raises(ChannelError):
+            channel.receive(5)
+    finally:
+        channel.close()
+
+
+@settings(max_examples=200, deadline=None)
+@given(position=st.integers(0, 10_000), value=st.integers(0, 255), which=st.sampled_from(MESSAGES))
+def test_one_byte_changed(position: int, value: int, which: Message) -> None:
+    data = bytearray(msgspec.json.encode(which))
+    data[position % len(data)] = value
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours)
+    try:
+        with theirs:
+            theirs.send(data)
+        try:
+            received, _ = channel.receive(5)
+            assert isinstance(received, Message)
+        except ChannelError:
+            pass
+    finally:
+        channel.close()

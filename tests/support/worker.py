@@ -1,0 +1,79 @@
+"""A worker process of a test world: runs one case after another until its test process is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import traceback
+from typing import Any, Literal
+
+from tests.support import frames
+
+Reply = tuple[Literal["result", "error"], Any]
+
+unraisable: list[str] = []
+"""Errors that Python could raise nowhere; a case that provokes some takes them with :func:`take_unraisable`."""
+
+
+def take_unraisable() -> list[str]:
+    """The recorded errors, which are forgotten."""
+    taken = unraisable[:]
+    unraisable.clear()
+    return taken
+
+
+def _record(event: Any) -> None:
+    unraisable.append(f"{event.exc_type.__name__}: {event.exc_value}")
+
+
+def _die_with(parent: int) -> None:
+    set_parent_death_signal = 1
+    ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
+    if os.getppid() != parent:
+        sys.exit("the test process is gone")
+
+
+def _leftovers() -> str:
+    """What a well-behaved case has not left behind."""
+    import horovod.numpy as hvd
+
+    if unraisable:
+        return f"unraisable errors: {take_unraisable()}"
+    if not hvd.is_initialized():
+        return ""
+    counters = hvd.counters()
+    pending = counters["submitted"] - counters["completed"] - counters["failed"]
+    return f"{pending} operation(s) left pending: {counters}" if pending else ""
+
+
+def _run_case(connection: socket.socket) -> Reply:
+    case, args = frames.receive(connection)
+    try:
+        result = case(*args)
+        if problem := _leftovers():
+            return "error", f"AssertionError: {problem}"
+        return "result", result
+    except BaseException:
+        return "error", traceback.format_exc()
+
+
+def main(descriptor: int, parent: int) -> None:
+    """Serves the test process at the other end of ``descriptor``."""
+    _die_with(parent)
+    sys.unraisablehook = _record
+    with socket.socket(fileno=descriptor) as connection:
+        while True:
+            try:
+                frames.send(connection, _run_case(connection))
+            except (EOFError, OSError):
+                return
+
+
+if __name__ == "__main__":
+    # As the module that cases import, not as __main__: its state must exist once.
+    from tests.support import worker
+
+    worker.main(int(sys.argv[1]), int(sys.argv[2]))

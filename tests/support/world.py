@@ -1,0 +1,219 @@
+"""Worlds of worker processes that stay up and run one case after another.
+
+A case is a function, sent by value, that every rank calls. A case that raises, leaves an operation pending or
+does not end in time costs its world: the processes are killed and the next test gets fresh ones.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import cloudpickle
+
+from tests.support import frames
+
+PLANES = ("shm",)
+"""The data planes under test: add "tcp" here to run everything on both."""
+
+MAX_PROCESSES = 8
+CASE_SECONDS = 40.0
+GRACE_SECONDS = 5.0
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+class RemoteError(AssertionError):
+    """A case failed on some rank; the message has the rank and its traceback."""
+
+
+class WorldKey(NamedTuple):
+    """What distinguishes worlds."""
+
+    size: int
+    plane: str
+    settings: tuple[tuple[str, str], ...] = ()
+
+    def __str__(self) -> str:
+        return "-".join([self.plane, str(self.size), *(f"{name}={value}" for name, value in self.settings)])
+
+
+def rank_environment(rank: int, size: int, plane: str, job: str) -> dict[str, str]:
+    """The variables that make a process rank ``rank`` of ``size`` on one host."""
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_JOB_ID": job,
+        "HOROVOD_CPU_OPERATIONS": plane,
+    }
+
+
+def clean_environment() -> dict[str, str]:
+    """This process's environment without a word about ranks, and able to import the tests."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
+    return {**kept, "PYTHONPATH": str(_ROOT), "OPENBLAS_NUM_THREADS": "1"}
+
+
+class Workers:
+    """Some worker processes, which know nothing of each other yet."""
+
+    def __init__(self, environments: Sequence[Mapping[str, str]]) -> None:
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._connections: list[socket.socket] = []
+        try:
+            for environment in environments:
+                self._start(environment)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _start(self, environment: Mapping[str, str]) -> None:
+        mine, theirs = socket.socketpair()
+        self._connections.append(mine)
+        with theirs:
+            command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.support.worker"]
+            process = subprocess.Popen(
+                [*command, str(theirs.fileno()), str(os.getpid())],
+                env={**clean_environment(), **environment},
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd=_ROOT,
+            )
+        self._processes.append(process)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, by rank."""
+        return [process.pid for process in self._processes]
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them are up."""
+        return bool(self._processes) and all(process.poll() is None for process in self._processes)
+
+    def run(self, case: Callable[..., Any], *args: Any, deadline: float = CASE_SECONDS) -> list[Any]:
+        """Calls ``case(*args)`` in every process; the results by rank, or ``RemoteError``."""
+        try:
+            _send_by_value(case)
+            for connection in self._connections:
+                frames.send(connection, (case, args))
+            return self._collect(deadline)
+        except BaseException:
+            self.kill()
+            raise
+
+    def _collect(self, deadline: float) -> list[Any]:
+        results: dict[int, Any] = {}
+        problems: dict[int, str] = {}
+        end = time.monotonic() + deadline
+        with selectors.DefaultSelector() as selector:
+            for rank, connection in enumerate(self._connections):
+                selector.register(connection, selectors.EVENT_READ, rank)
+            while selector.get_map() and (ready := selector.select(max(0.0, end - time.monotonic()))):
+                for key, _ in ready:
+                    selector.unregister(key.fileobj)
+                    self._read(key.data, end, results, problems)
+                    if problems:  # the others may wait for the one that failed
+                        end = min(end, time.monotonic() + GRACE_SECONDS)
+            silent = sorted(key.data for key in selector.get_map().values())
+        if problems or silent:
+            raise RemoteError(_describe(problems, silent, deadline))
+        return [results[rank] for rank in range(len(self._connections))]
+
+    def _read(self, rank: int, end: float, results: dict[int, Any], problems: dict[int, str]) -> None:
+        connection = self._connections[rank]
+        connection.settimeout(max(1.0, end - time.monotonic()))
+        try:
+            kind, value = frames.receive(connection)
+            (results if kind == "result" else problems)[rank] = value
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                self._processes[rank].wait(1.0)
+            problems[rank] = f"the process ended, exit status {self._processes[rank].poll()}"
+        finally:
+            connection.settimeout(None)
+
+    def kill(self) -> None:
+        """Ends all processes."""
+        for connection in self._connections:
+            connection.close()
+        for process in self._processes:
+            process.send_signal(signal.SIGKILL)
+        for process in self._processes:
+            process.wait()
+        self._connections, self._processes = [], []
+
+
+def _send_by_value(case: Callable[..., Any]) -> None:
+    # Test modules import pytest: workers need not.
+    if case.__module__.rpartition(".")[2].startswith("test_"):
+        cloudpickle.register_pickle_by_value(sys.modules[case.__module__])
+
+
+def _describe(problems: Mapping[int, str], silent: Sequence[int], deadline: float) -> str:
+    lines = [f"on rank {rank}:\n{text}" for rank, text in problems.items()]
+    if silent:
+        lines.append(f"no answer from rank(s) {', '.join(map(str, silent))} (deadline {deadline:g} s)")
+    return "\n".join(lines)
+
+
+class Worlds:
+    """The worlds that are up, at most ``MAX_PROCESSES`` processes; the least recently used goes first."""
+
+    def __init__(self) -> None:
+        self._worlds: OrderedDict[WorldKey, Workers] = OrderedDict()
+
+    def get(self, key: WorldKey) -> Workers:
+        """An initialised world; the same as last time, if it is still well."""
+        world = self._worlds.pop(key, None)
+        if world is None or not world.alive:
+            if world is not None:
+                world.kill()
+            self._make_room(key.size)
+            world = initialised(key)
+        self._worlds[key] = world
+        return world
+
+    def _make_room(self, size: int) -> None:
+        while self._worlds and size + sum(key.size for key in self._worlds) > MAX_PROCESSES:
+            _, oldest = self._worlds.popitem(last=False)
+            oldest.kill()
+
+    def close(self) -> None:
+        """Ends all worlds."""
+        for world in self._worlds.values():
+            world.kill()
+        self._worlds.clear()
+
+
+def workers(size: int, plane: str = PLANES[0], settings: Mapping[str, str] | None = None) -> Workers:
+    """Processes with the environment of a world, that have not called ``init()``."""
+    job = secrets.token_hex(8)
+    return Workers([{**rank_environment(rank, size, plane, job), **(settings or {})} for rank in range(size)])
+
+
+def initialised(key: WorldKey) -> Workers:
+    """A world of its own, up and running."""
+    world = workers(key.size, key.plane, dict(key.settings))
+    world.run(_init)
+    return world
+
+
+def _init() -> None:
+    import horovod.numpy as hvd
+
+    hvd.init()
