@@ -524,7 +524,7 @@ void Engine::complete(const OperationRef& operation, Status status) {
 // When the world breaks
 
 // `departed` was read before the last look for work: if nothing moved since, a rank that left cannot
-// have left anything behind that would still complete what waits here.
+// have left anything behind that would still complete what waits here. Rank 0 tells the others so.
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire); dead >= 0) {
     Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
@@ -537,7 +537,12 @@ void Engine::check_world(bool quiet, int departed) {
     world_.link->abort(failure.code, failure.message);
     return fail_everything(std::move(failure));
   }
-  if (quiet && departed >= 0 && waiting_ > 0) {
+  if (!quiet || departed < 0) return;
+  if (negotiator_ != nullptr) {
+    if (negotiator_->anything_ready() || world_.link->backlog()) return;
+    world_.link->confirm_departure();
+  }
+  if (waiting_ > 0) {
     fail_everything(Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
   }
 }

@@ -37,8 +37,12 @@ class Link {
   virtual void abort(Code code, const std::string& message) = 0;
   // This rank goes, cleanly: what it owed to others is done.
   virtual void leave() = 0;
-  // A rank that has left, or -1. May be called without the progress lock.
+  // A rank that has left, or -1. May be called without the progress lock. Others than rank 0 may hear of
+  // it only once rank 0 has confirmed it (or has left itself): the departed rank may have finished an
+  // operation whose plan rank 0 is still sending to the rest.
   virtual int departed() const = 0;
+  // Rank 0: nothing more will come of what the departed rank has announced; all of it is sent.
+  virtual void confirm_departure() {}
   virtual bool has_left(int peer) const = 0;
 
   // Sleeping. Take a mark, look for work, and only then sleep until something newer than the mark.

@@ -39,7 +39,7 @@ bool ShmLink::flush() {
 
 bool ShmLink::backlog() const {
   for (const Mailbox& mailbox : mailboxes_) {
-    if (mailbox.writer.backlog()) return true;
+    if (mailbox.writer.backlog() && !has_left(mailbox.peer)) return true;
   }
   return false;
 }

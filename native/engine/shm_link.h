@@ -23,6 +23,7 @@ class ShmLink : public Link {
   void abort(Code code, const std::string& message) override { domain_.abort(code, message); }
   void leave() override { domain_.leave(); }
   int departed() const override { return domain_.departed(); }
+  void confirm_departure() override { domain_.confirm_departure(); }
   bool has_left(int peer) const override;
   std::uint32_t mark() const override;
   bool news_since(std::uint32_t mark) const override;

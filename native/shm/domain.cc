@@ -65,8 +65,17 @@ void ShmDomain::leave() const {
   ring_others(kNewsUrgent);
 }
 
+void ShmDomain::confirm_departure() const {
+  if (abort_->departure_confirmed.exchange(1, std::memory_order_acq_rel) == 0) ring_others(kNewsUrgent);
+}
+
 int ShmDomain::departed() const {
   const std::uint32_t first = abort_->first_departed.load(std::memory_order_acquire);
+  if (first == 0) [[likely]] return -1;
+  const bool settled = rank_ == 0 || abort_->departure_confirmed.load(std::memory_order_acquire) != 0 ||
+                       block(0).presence.load(std::memory_order_acquire) ==
+                           static_cast<std::uint32_t>(Presence::kLeft);
+  if (!settled) return -1;
   return first <= static_cast<std::uint32_t>(size_) ? static_cast<int>(first) - 1 : -1;
 }
 

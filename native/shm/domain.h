@@ -36,6 +36,7 @@ struct AbortRecord {
   std::atomic<std::uint32_t> code;  // a Code, kOk while all is well
   // The first rank that left, plus one: others that leave because of it are not to blame.
   std::atomic<std::uint32_t> first_departed;
+  std::atomic<std::uint32_t> departure_confirmed;  // 1: rank 0 has sent all that could still complete
   char message[1024];
 };
 
@@ -67,8 +68,9 @@ class ShmDomain {
   void abort(Code code, const std::string& message) const;
   // Tells the others that this rank has left.
   void leave() const;
-  // The rank that left first, or -1.
+  // The rank that left first, or -1; for others than rank 0 not before rank 0 has confirmed it.
   int departed() const;
+  void confirm_departure() const;
   // The reason if somebody aborted, else kOk.
   Status aborted() const;
 
