@@ -6,8 +6,7 @@ import signal
 import time
 
 import pytest
-from conftest import Start
-from jobs import Job
+from jobs import Job, Start
 
 INTERRUPT = """
 import _thread
