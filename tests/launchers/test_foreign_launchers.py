@@ -1,4 +1,4 @@
-"""The same script under mpirun and torchrun, with no horovodrun: they meet, they compute, they fail with a name."""
+"""The same script under mpirun and torchrun, with no horovodrun: ranks meet, compute, and name the lost."""
 
 from __future__ import annotations
 

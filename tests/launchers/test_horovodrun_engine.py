@@ -1,4 +1,4 @@
-"""horovodrun with ranks that use the engine: whom the report blames, and that nothing survives the launcher."""
+"""horovodrun with ranks that use the engine: whom the report blames, and that nothing outlives it."""
 
 from __future__ import annotations
 
