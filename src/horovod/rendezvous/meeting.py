@@ -198,10 +198,10 @@ class _Host:
             for key, _ in selector.select(self.deadline.left()):
                 if key.fileobj is listener:
                     self._accept(listener, selector)
-                else:
-                    channel = key.data
-                    selector.unregister(channel)
-                    self._admit(channel)
+                elif isinstance(key.data, Channel):
+                    selector.unregister(key.data)
+                    if self._admit(key.data):
+                        selector.register(key.data, selectors.EVENT_READ)  # for its end
             # A guest that ended while others are still awaited: say so now, not at the deadline.
             self._check_guests()
         for key in list(selector.get_map().values()):
@@ -214,13 +214,13 @@ class _Host:
             channel = Channel(connection)
             selector.register(channel, selectors.EVENT_READ, channel)
 
-    def _admit(self, channel: Channel) -> None:
+    def _admit(self, channel: Channel) -> bool:
         try:
             message, descriptors = channel.receive(1.0)
             hello = _expect(Hello, message)
         except (ChannelError, InitError, TimeoutError):
             channel.close()  # it came and went, or is not one of us
-            return
+            return False
         problem = self._problem_with(hello, len(descriptors))
         if problem:
             for descriptor in descriptors:
@@ -228,11 +228,12 @@ class _Host:
             with suppress(ChannelError, TimeoutError):
                 channel.send(Refusal(problem))
             channel.close()
-            return
+            return False
         self.guests[hello.rank] = channel
         self.stack.callback(channel.close)
         self.hosts[hello.rank] = hello.host
         self.eventfds[hello.rank] = descriptors[0]
+        return True
 
     def _problem_with(self, hello: Hello, descriptors: int) -> str:
         mine = self.invitation
