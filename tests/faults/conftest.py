@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
-from jobs import Job, job
+from jobs import Job, Start, job
 
 from horovod import _native
-
-Start = Callable[..., Job]
 
 
 @pytest.fixture

@@ -1,10 +1,9 @@
-"""The end of a rank, in every order of pending work, threads, ``atexit`` and garbage collection: never a crash."""
+"""The end of a rank, in every order of pending work, threads, ``atexit`` and garbage: never a crash."""
 
 from __future__ import annotations
 
 import pytest
-
-from conftest import Start
+from jobs import Start
 
 # Each is the end of rank 0's script, while rank 1 waits in a barrier that can never complete.
 ENDINGS = {
@@ -37,7 +36,8 @@ class Array(np.ndarray): pass
 class Node: pass
 node = Node()
 array = np.ones(1 << 10).view(Array)
-array.node, node.array, node.engine, node.runtime, node.me = node, array, hvd.runtime.engine(), hvd.runtime.current(), node
+array.node, node.array, node.me = node, array, node
+node.engine, node.runtime = hvd.runtime.engine(), hvd.runtime.current()
 node.handle = hvd.allreduce_async_(array, name="a")
 del node, array
 """,
@@ -229,28 +229,33 @@ def test_an_exception_at_module_level(start: Start) -> None:
     assert "crash" not in job[1].err()
 
 
-SHUTDOWN_IN_CALLBACK = """
+IN_CALLBACK = """
 hvd.init()
 done = threading.Event()
 def call(error):
-    hvd.shutdown()
+    tell_error(getattr(hvd, os.environ["CALL"]))
     done.set()
-hvd.allreduce_async(np.ones(4), name="a", callback=call)
+handle = hvd.allreduce_async(np.ones(4), name="a", callback=call)
 assert done.wait(20)
-assert not hvd.is_initialized()
+assert hvd.is_initialized()
+hvd.synchronize(handle)
 """
 
 
+@pytest.mark.parametrize("call", ["init", "shutdown"])
 @pytest.mark.parametrize("size", [1, 2])
-def test_shutdown_in_a_callback(start: Start, size: int) -> None:
-    job = start(size, SHUTDOWN_IN_CALLBACK)
+def test_no_init_and_no_shutdown_in_a_callback(start: Start, size: int, call: str) -> None:
+    job = start(size, IN_CALLBACK, {"CALL": call})
     for rank in job.ranks:
         rank.assert_quiet_exit()
+        (told,) = rank.told()
+        assert told["error"] == "RuntimeError"
+        assert f"{call}() was called in a callback" in told["message"]
 
 
 SHUTDOWN_TWICE_AT_ONCE = """
 hvd.init()
-def call(error): hvd.shutdown()
+def call(error): tell_error(hvd.shutdown)
 for i in range(4): hvd.allreduce_async(np.ones(4), name=f"never.{RANK}.{i}", callback=call)
 hvd.shutdown()
 tell(done=True)
@@ -261,7 +266,7 @@ def test_callbacks_that_shut_down_during_a_shutdown(start: Start) -> None:
     job = start(2, SHUTDOWN_TWICE_AT_ONCE)
     for rank in job.ranks:
         rank.assert_quiet_exit()
-        assert rank.told() == [{"done": True}]
+        assert [fact.get("error") for fact in rank.told()] == ["RuntimeError"] * 4 + [None]
 
 
 REPEATED = """

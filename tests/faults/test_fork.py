@@ -5,8 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-
-from conftest import Start
+from jobs import Start
 
 CALLS = """
 CALLS = {
@@ -101,7 +100,8 @@ def run():
         stop.set()
         thread.join()
     else:
-        handles = [hvd.allreduce_async(np.full(1 << 18, i, np.float32), name=f"t{i}", op=hvd.Sum) for i in range(20)]
+        tensors = [np.full(1 << 18, i, np.float32) for i in range(20)]
+        handles = [hvd.allreduce_async(t, name=f"t{i}", op=hvd.Sum) for i, t in enumerate(tensors)]
         for _ in range(4):
             pid = os.fork()
             if pid == 0:

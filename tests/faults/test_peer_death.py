@@ -1,4 +1,4 @@
-"""A rank dies or leaves: every survivor gets a ``PeerLostError`` that says who, where and what it was needed for."""
+"""A rank dies or leaves: every survivor gets a ``PeerLostError`` that says who, where, and what for."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import time
 from typing import Any
 
 import pytest
-from jobs import Job, Rank
-
-from conftest import Start
+from jobs import Job, Rank, Start
 
 VICTIMS = pytest.mark.parametrize("victim", [0, -1], ids=["coordinator", "last"])
 SIZES = pytest.mark.parametrize("size", [2, 3, 4])
@@ -261,10 +259,16 @@ def test_a_stopped_rank_is_not_dead(start: Start, victim: int) -> None:
 
 
 DURING_INIT = """
+if RANK == int(os.environ.get("ABSENT", -1)):
+    time.sleep(60)
 if RANK == int(os.environ["VICTIM"]):
-    flag("here")
     if RANK == 1:
-        threading.Timer(0.3, lambda: os._exit(3)).start()
+        from horovod.rendezvous.messages import Channel
+        send = Channel.send
+        def send_and_die(*args):
+            send(*args)
+            os._exit(3)
+        Channel.send = send_and_die
         hvd.init()
     os._exit(3)
 tell_error(hvd.init)
@@ -272,11 +276,7 @@ tell_error(hvd.init)
 
 
 def test_a_rank_that_ends_during_init_is_named(start: Start) -> None:
-    job = start(
-        3,
-        DURING_INIT.replace("tell_error(hvd.init)", "if RANK == 2: time.sleep(60)\ntell_error(hvd.init)"),
-        {"VICTIM": "1", "HOROVOD_START_TIMEOUT": "30"},
-    )
+    job = start(3, DURING_INIT, {"VICTIM": "1", "ABSENT": "2", "HOROVOD_START_TIMEOUT": "30"})
     assert job[1].wait() == 3
     job[0].assert_quiet_exit()
     (told,) = job[0].told()

@@ -6,9 +6,7 @@ import signal
 import time
 
 import pytest
-from jobs import Job
-
-from conftest import Start
+from jobs import Job, Start
 
 INTERRUPT = """
 import _thread
@@ -230,7 +228,8 @@ for step in range(300):
                 raised += 1
     else:
         if step % 20 == 0: time.sleep(0.02)
-        result = hvd.allreduce(np.full(1 << (step % 18), step, dtype=np.int64), op=hvd.Sum, name=f"t{step % 18}")
+        tensor = np.full(1 << (step % 18), step, dtype=np.int64)
+        result = hvd.allreduce(tensor, op=hvd.Sum, name=f"t{step % 18}")
     assert np.all(result == 2 * step), step
 tell(raised=raised)
 """

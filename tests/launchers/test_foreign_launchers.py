@@ -1,15 +1,15 @@
-"""The same script under mpirun and torchrun, with no horovodrun: they meet, they compute, they fail with a name."""
+"""The same script under mpirun and torchrun, with no horovodrun: ranks meet, compute, and name the lost."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from conftest import Launcher
+from starters import Launcher
 
 TRAIN = """
 import json, os, sys
@@ -25,7 +25,8 @@ assert np.all(weights == 1)
 hvd.barrier()
 ids = hvd.allreduce(np.array([int(sys.argv[1])]), op=hvd.Sum, name="id")
 assert ids[0] == size * int(sys.argv[1])
-line = {"rank": rank, "size": size, "local": [hvd.local_rank(), hvd.local_size()], "cross": [hvd.cross_rank(), hvd.cross_size()]}
+local, cross = [hvd.local_rank(), hvd.local_size()], [hvd.cross_rank(), hvd.cross_size()]
+line = {"rank": rank, "size": size, "local": local, "cross": cross}
 with open(os.path.join(os.environ["TEST_DIR"], f"done.{rank}"), "w") as file:
     json.dump(line, file)
 """
@@ -33,8 +34,6 @@ with open(os.path.join(os.environ["TEST_DIR"], f"done.{rank}"), "w") as file:
 
 def facts(launcher: Launcher, size: int) -> list[dict[str, object]]:
     """What each rank has found out."""
-    import json
-
     return [json.loads((launcher.directory / f"done.{rank}").read_text()) for rank in range(size)]
 
 
