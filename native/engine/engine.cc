@@ -49,6 +49,14 @@ Engine::Engine(World world, EngineOptions options)
 
 Engine::~Engine() { shutdown(); }
 
+void Engine::abandon_in_child() {
+  if (!in_forked_child()) return;
+  world_.wake.reset();
+  timer_.reset();
+  for (Peer& peer : world_.peers) peer.pidfd.reset();
+  if (world_.close_descriptors) world_.close_descriptors();
+}
+
 // ---------------------------------------------------------------------------------------------------
 // Submission and waiting, from any thread
 
@@ -402,19 +410,23 @@ bool Engine::carry_out(Decisions& decisions) {
   return true;
 }
 
+// The operation that a rank announced under a name, in full or by a cache id. The two sides may differ
+// in which: while parameters change, or an id is being retired, some ranks send one and some the other.
+OperationRef Engine::take_announced(const std::string& name) {
+  if (const auto named = announced_.extract(name); !named.empty()) return std::move(named.mapped());
+  const auto cached = cache_.find(name);
+  return cached == cache_.end() ? nullptr : std::move(cached->second->announced);
+}
+
 OperationRef Engine::resolve(const PlanEntry& item) {
   if (item.id != 0) {
     const auto known = cache_by_id_.find(item.id);
     if (known == cache_by_id_.end()) return nullptr;
     if (known->second->announced != nullptr) return std::move(known->second->announced);
-    // Announced in full, because its parameters differ from what the id stands for: a mismatch.
-    const auto named = announced_.extract(known->second->request.name);
-    return named.empty() ? nullptr : std::move(named.mapped());
+    return take_announced(known->second->request.name);
   }
-  const auto named = announced_.extract(item.name);
-  if (named.empty()) return nullptr;
-  OperationRef operation = std::move(named.mapped());
-  if (item.assign_id != 0) {
+  OperationRef operation = take_announced(item.name);
+  if (operation != nullptr && item.assign_id != 0) {
     auto& slot = cache_[item.name];
     if (slot != nullptr) cache_by_id_.erase(slot->id);
     slot = std::make_unique<CacheEntry>(CacheEntry{operation->request, item.assign_id, nullptr});

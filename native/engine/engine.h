@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -54,6 +55,7 @@ struct World {
   std::unique_ptr<Link> link;
   std::unique_ptr<DataPlane> plane;
   std::shared_ptr<void> backing;  // what link and plane stand on; outlives them
+  std::function<void()> close_descriptors;  // of the backing
 };
 
 enum class WaitResult { kDone, kInterrupted };
@@ -72,6 +74,10 @@ class Engine {
   std::vector<Event> recent_events() const { return events_.recent(); }
   // In a forked child nothing but this may be asked, and the engine is never destroyed.
   bool in_forked_child() const { return fork_guard_.in_child(); }
+
+  // In a forked child: closes the descriptors, so that the child does not keep connections of its
+  // parent open. Touches no lock and no shared memory.
+  void abandon_in_child();
 
   // Takes an operation; an error is misuse and nothing was taken. With `caller_waits` nobody is woken
   // for it: the caller is about to wait.
@@ -102,6 +108,7 @@ class Engine {
   bool decide();
   bool carry_out(Decisions& decisions);
   bool carry_out(Plan& plan);
+  OperationRef take_announced(const std::string& name);
   OperationRef resolve(const PlanEntry& entry);
   void run_on_plane(const Plan& plan, std::vector<OperationRef> operations);
   void complete_inline(Plan& plan, std::vector<OperationRef>& operations);

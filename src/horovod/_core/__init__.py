@@ -1,0 +1,1 @@
+"""What every frontend shares: the runtime of this process and the operations on it. Knows no framework."""

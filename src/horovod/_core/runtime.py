@@ -1,0 +1,174 @@
+"""The runtime of this process: one engine, one world, whatever number of frameworks use it.
+
+``init()`` meets the other ranks and builds the engine, ``shutdown()`` ends it; both may be repeated. A forked
+child has no runtime: its calls raise, and its exit does not end its parent's.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from horovod import __version__, _native
+from horovod._config import Settings
+from horovod._core.spinning import spin_microseconds
+from horovod._identity import Identity, discover
+from horovod.exceptions import (
+    EngineShutdownError,
+    HorovodInternalError,
+    InitError,
+    MismatchError,
+    NotInitializedError,
+    PeerLostError,
+)
+
+if TYPE_CHECKING:
+    from horovod.rendezvous import meeting
+
+__all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
+
+# In the order of the native Code.
+_ERRORS = (
+    HorovodInternalError,
+    ValueError,
+    MismatchError,
+    PeerLostError,
+    EngineShutdownError,
+    HorovodInternalError,
+)
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """One generation of the world, as this process sees it."""
+
+    identity: Identity
+    settings: Settings
+    engine: _native.Engine
+    generation: int
+    why_sockets: str
+    """Why the ranks do not use shared memory; empty if they do."""
+
+
+_lock = threading.Lock()
+_current: Runtime | None = None
+_generations = 0
+_forked = False
+
+
+def init() -> None:
+    """Joins the world that the environment describes; does nothing if that has happened already."""
+    global _current, _generations
+    with _lock:
+        if _current is not None:
+            return
+        if _forked:
+            raise NotInitializedError(
+                "init() was called in a forked child of a process that uses Horovod. Only the processes that "
+                "a launcher started are ranks; call it there, before or without forking."
+            )
+        _generations += 1
+        _current = _build(discover(os.environ), Settings.from_env(os.environ), _generations)
+
+
+def shutdown() -> None:
+    """Leaves the world. Operations that are pending, here or waiting for this rank elsewhere, fail."""
+    global _current
+    with _lock:
+        if _current is not None:
+            ended, _current = _current, None
+            ended.engine.shutdown()
+
+
+def is_initialized() -> bool:
+    """Whether this process is in a world."""
+    return _current is not None
+
+
+def current() -> Runtime:
+    """The runtime; ``NotInitializedError`` if there is none."""
+    runtime = _current
+    if runtime is None:
+        if _forked:
+            raise NotInitializedError(
+                "This is a forked child of the process that called init(): it is not a rank and cannot take "
+                "part in collective operations. Do them in the parent."
+            )
+        raise NotInitializedError("Horovod has not been initialized; use hvd.init().")
+    return runtime
+
+
+def engine() -> _native.Engine:
+    """The engine; ``NotInitializedError`` if there is none."""
+    runtime = _current
+    return runtime.engine if runtime is not None else current().engine
+
+
+def identity() -> Identity:
+    """This rank's place in the world."""
+    return current().identity
+
+
+def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
+    options: dict[str, int] = {
+        "fusion_threshold": settings.fusion_threshold,
+        "cache_capacity": settings.cache_capacity,
+        "cycle_time_ns": int(settings.cycle_time_ms * 1_000_000),
+        "spin_ns": spin_microseconds(settings.spin_us, who.local_size) * 1000,
+    }
+    if who.size == 1:
+        return Runtime(who, settings, _native.Engine.alone(options, _ERRORS), generation, "")
+    if who.local_size != who.size:
+        raise InitError(
+            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on this "
+            "one. This version works on one machine only."
+        )
+    # Not needed in a world of one, and not free to import.
+    from horovod.rendezvous import meeting
+
+    world = meeting.meet(
+        meeting.Invitation(
+            rank=who.rank,
+            size=who.size,
+            host=who.hostname,
+            job_id=who.job_id,
+            generation=generation,
+            version=__version__,
+            plane=settings.cpu_operations,
+            timeout=settings.start_timeout,
+            create_region=lambda: _native.create_region(_native.shm_bytes_needed(who.size)),
+            nonce_offset=_native.NONCE_OFFSET,
+        )
+    )
+    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets)
+
+
+def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
+    peers = [
+        (m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members if m.rank != who.rank
+    ]
+    if world.region is None:
+        control = [world.control.get(rank, -1) for rank in range(who.size)]
+        data = [world.data.get(rank, -1) for rank in range(who.size)]
+        return _native.Engine.tcp(who.rank, who.size, world.wake, control, data, peers, options, _ERRORS)
+    try:
+        return _native.Engine.shm(
+            who.rank, who.size, world.region, world.wake, world.eventfds, peers, options, _ERRORS
+        )
+    finally:
+        os.close(world.region)
+
+
+def _after_fork_in_child() -> None:
+    global _current, _forked, _lock
+    _lock = threading.Lock()  # the parent's other threads may have held it
+    if _current is not None:
+        _current.engine.abandon_in_child()
+        _current, _forked = None, True
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(shutdown)

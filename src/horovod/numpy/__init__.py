@@ -1,0 +1,191 @@
+"""Horovod for NumPy arrays: the reference frontend.
+
+::
+
+    import horovod.numpy as hvd
+
+    hvd.init()
+    gradient = hvd.allreduce(gradient, name="w")
+
+Operations match across ranks by name; unnamed ones by the order in which they are called. Functions that end
+in ``_`` work in place, those with ``_async`` return a handle for :func:`poll` and :func:`synchronize`.
+"""
+
+from __future__ import annotations
+
+try:
+    import numpy as np
+except ImportError as error:
+    raise ImportError("horovod.numpy needs NumPy; install it with: pip install numpy") from error
+
+from typing import TYPE_CHECKING, Any
+
+from horovod._core import runtime
+from horovod._core.basics import (
+    cross_rank,
+    cross_size,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from horovod._core.reduction import Average, Sum, reduction_of
+from horovod.exceptions import HorovodInternalError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    Array = npt.NDArray[Any]
+    Done = Callable[[BaseException | None], object]
+
+__all__ = [
+    "Average",
+    "HorovodInternalError",
+    "Sum",
+    "allreduce",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "barrier",
+    "broadcast",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "counters",
+    "cross_rank",
+    "cross_size",
+    "init",
+    "is_initialized",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "shutdown",
+    "size",
+    "synchronize",
+]
+
+
+def allreduce(
+    tensor: npt.ArrayLike,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """The sum or average of ``tensor`` over all ranks, as a new array.
+
+    ``op`` is :data:`Average` (the default) or :data:`Sum`; integers are averaged toward zero. The factors
+    multiply the input before, and the result after the reduction.
+    """
+    array = np.asarray(tensor, order="C")
+    output = np.empty_like(array)
+    reduction = reduction_of(op, average)
+    runtime.engine().allreduce(name, array, output, reduction, prescale_factor, postscale_factor)
+    return output
+
+
+def allreduce_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Array:
+    """:func:`allreduce` in place; returns ``tensor``."""
+    reduction = reduction_of(op, average)
+    runtime.engine().allreduce(name, tensor, tensor, reduction, prescale_factor, postscale_factor)
+    return tensor
+
+
+def allreduce_async(
+    tensor: npt.ArrayLike,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    callback: Done | None = None,
+) -> int:
+    """Starts an :func:`allreduce` and returns its handle.
+
+    ``tensor`` must not be changed before the operation is done. ``callback(error or None)`` is called on
+    another thread when it is; the handle must be synchronized all the same.
+    """
+    array = np.asarray(tensor, order="C")
+    output = np.empty_like(array)
+    reduction = reduction_of(op, average)
+    return runtime.engine().allreduce_async(
+        name, array, output, reduction, prescale_factor, postscale_factor, callback
+    )
+
+
+def allreduce_async_(
+    tensor: Array,
+    average: bool | None = None,
+    name: str | None = None,
+    op: int | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    callback: Done | None = None,
+) -> int:
+    """:func:`allreduce_async` in place."""
+    reduction = reduction_of(op, average)
+    return runtime.engine().allreduce_async(
+        name, tensor, tensor, reduction, prescale_factor, postscale_factor, callback
+    )
+
+
+def broadcast(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) -> Array:
+    """The root's ``tensor``, on every rank, as a new array; on the others it gives type and shape."""
+    array = np.asarray(tensor, order="C")
+    output = np.empty_like(array)
+    runtime.engine().broadcast(name, array, output, root_rank)
+    return output
+
+
+def broadcast_(tensor: Array, root_rank: int, name: str | None = None) -> Array:
+    """:func:`broadcast` in place; returns ``tensor``."""
+    runtime.engine().broadcast(name, tensor, tensor, root_rank)
+    return tensor
+
+
+def broadcast_async(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) -> int:
+    """Starts a :func:`broadcast` and returns its handle."""
+    array = np.asarray(tensor, order="C")
+    return runtime.engine().broadcast_async(name, array, np.empty_like(array), root_rank)
+
+
+def broadcast_async_(tensor: Array, root_rank: int, name: str | None = None) -> int:
+    """:func:`broadcast_async` in place."""
+    return runtime.engine().broadcast_async(name, tensor, tensor, root_rank)
+
+
+def barrier() -> None:
+    """Returns when every rank has called it."""
+    runtime.engine().barrier()
+
+
+def poll(handle: int) -> bool:
+    """Whether the operation is done, so that :func:`synchronize` would not wait."""
+    return runtime.engine().poll(handle)
+
+
+def synchronize(handle: int) -> Array | None:
+    """Waits for the operation and returns its result; ``None`` for a handle that was synchronized already."""
+    result: Array | None = runtime.engine().synchronize(handle)
+    return result
+
+
+def counters() -> dict[str, int]:
+    """What the engine has done since :func:`init`: totals of operations, plans, bytes and nanoseconds."""
+    return runtime.engine().counters()

@@ -1,0 +1,154 @@
+"""The messages of the meeting at ``init()``, and the socket they travel on.
+
+A message is a tagged JSON object in one packet of a unix ``SOCK_SEQPACKET`` connection, with descriptors
+beside it. The kernel vouches for the peer's user before anything it sent is looked at; what does not fit
+the declared types is refused by the decoder.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Sequence
+
+import msgspec
+
+MAX_BYTES = 1 << 17
+MAX_DESCRIPTORS = 250  # the kernel passes at most 253 with one message
+
+
+class Hello(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """A rank comes in; its eventfd is beside the message."""
+
+    rank: int
+    size: int
+    host: str
+    version: str
+    plane: str
+
+
+class Refusal(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """No world for this rank, and why."""
+
+    reason: str
+
+
+class Member(msgspec.Struct, forbid_unknown_fields=True):
+    """One rank of the roster; the host and pid are for messages to people."""
+
+    rank: int
+    host: str
+    pid: int
+    has_pidfd: bool
+
+
+class Roster(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Everybody is here. Beside it: the region (if offered), the eventfds by rank, the pidfds there are."""
+
+    members: list[Member]
+    region_nonce: str
+
+
+class Ready(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """What the rank made of the roster: the nonce it read from the region, or why it could not."""
+
+    region_nonce: str
+    problem: str = ""
+
+
+class UseSharedMemory(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Every rank sees the same memory: go."""
+
+
+class UseSockets(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Some rank does not share the memory: open a listener and say where."""
+
+    reason: str
+    secret: str
+
+
+class Listening(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Where a rank waits for connections."""
+
+    address: str
+    port: int
+
+
+class Addresses(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """Where every rank waits, by rank."""
+
+    listeners: list[Listening]
+
+
+class Connected(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """The rank has its connections (``problem`` empty), or not; from rank 0: everybody has, go."""
+
+    problem: str = ""
+
+
+Message = Hello | Refusal | Roster | Ready | UseSharedMemory | UseSockets | Listening | Addresses | Connected
+_decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
+
+
+class ChannelError(Exception):
+    """The other side ended the connection, is somebody else, or talks nonsense."""
+
+
+class Channel:
+    """One end of a connection between two ranks of the same user on one machine."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        self.peer_pid: int = pid
+        if uid != os.getuid():
+            sock.close()
+            raise ChannelError(
+                f"the process at the other end (pid {pid}) belongs to another user (uid {uid})"
+            )
+
+    def fileno(self) -> int:
+        """The socket's descriptor, for selectors."""
+        return self._socket.fileno()
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Sends one message; a peer that is gone raises ``ChannelError``."""
+        try:
+            socket.send_fds(
+                self._socket, [msgspec.json.encode(message)], list(descriptors), socket.MSG_NOSIGNAL
+            )
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ChannelError(f"the connection broke ({error.strerror})") from None
+
+    def receive(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+        """One message and its descriptors, which the caller owns. ``TimeoutError`` if none comes."""
+        self._socket.settimeout(timeout)
+        try:
+            data, descriptors, flags, _ = socket.recv_fds(
+                self._socket, MAX_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+            )
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ChannelError(f"the connection broke ({error.strerror})") from None
+        try:
+            if not data:
+                raise ChannelError("the other side closed the connection")
+            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+                raise ChannelError("a message was too long")
+            return _decoder.decode(data), descriptors
+        except (msgspec.MsgspecError, ChannelError) as error:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            raise ChannelError(str(error)) from None
+
+    def detach(self) -> int:
+        """Gives the descriptor away."""
+        return self._socket.detach()
+
+    def close(self) -> None:
+        """Ends the connection."""
+        self._socket.close()

@@ -1,0 +1,151 @@
+"""``horovodrun``: from the command line to a running job and its exit code. A table of contents."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+import horovod
+from horovod._config import Settings
+from horovod.runner.environment import JobFacts, worker_environment
+from horovod.runner.hosts import Host, is_local, parse_hosts
+from horovod.runner.launch import Worker
+from horovod.runner.launch.local import LocalLauncher
+from horovod.runner.options import Options, UsageError, parse
+from horovod.runner.output import Sink, open_sinks, rank_directory
+from horovod.runner.placement import Slot, place
+from horovod.runner.supervisor import Supervisor, View
+
+__all__ = ["main"]
+
+USAGE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``horovodrun`` with ``argv`` (default: the process's own) and return its exit code."""
+    _open_standard_descriptors()
+    try:
+        options = parse(sys.argv[1:] if argv is None else argv, horovod.__version__)
+        if isinstance(options, str):
+            return _print(options)
+        Settings.from_env({**os.environ, **options.settings})  # a mistake is told once, not by every rank
+        slots = _slots(options)
+        _make_output_directories(options, slots)
+    except OSError as error:
+        return _complain(f"{error.filename}: {error.strerror}", USAGE)
+    except ValueError as error:
+        return _complain(
+            f"{error} (see horovodrun --help)" if isinstance(error, UsageError) else str(error), USAGE
+        )
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    try:
+        return _run(options, slots)
+    except OSError as error:  # too many processes or open files; the guardians end what was started
+        return _complain(f"cannot start the ranks: {error}", 1)
+
+
+def _run(options: Options, slots: Sequence[Slot]) -> int:
+    path, code = find_command(options.command[0], os.environ)
+    if code:
+        reason = "command not found" if code == NOT_FOUND else "cannot be executed"
+        return _complain(f"{options.command[0]}: {reason}", code)
+    job = JobFacts(os.urandom(16).hex(), "127.0.0.1", _free_port(), options.settings)
+    hosts = list(dict.fromkeys(slot.host for slot in slots))
+    workers = [
+        Worker(
+            slot,
+            [path, *options.command[1:]],
+            worker_environment(os.environ, slot, job, hosts.index(slot.host)),
+        )
+        for slot in slots
+    ]
+    out, err = open_sinks()
+    view = View(out, err, options.prefix_timestamp, options.output_filename, options.verbose)
+    if options.verbose:
+        _explain(view, options, workers)
+    return Supervisor(LocalLauncher(_ignored_signals()), view).run(workers)
+
+
+def _slots(options: Options) -> list[Slot]:
+    hosts = parse_hosts(options.hosts) if options.hosts else [Host("localhost", options.num_proc)]
+    slots = place(hosts, options.num_proc)
+    for name in dict.fromkeys(slot.host for slot in slots):
+        if not is_local(name):
+            raise ValueError(f"host {name} is another machine: that is not available yet in this version")
+    return slots
+
+
+def _make_output_directories(options: Options, slots: Sequence[Slot]) -> None:
+    if options.output_filename is not None:
+        for slot in slots:
+            directory = rank_directory(options.output_filename, slot.rank, slot.size)
+            directory.mkdir(parents=True, exist_ok=True)
+
+
+def find_command(name: str, environ: Mapping[str, str]) -> tuple[str, int]:
+    """The program's path, or the exit code that a shell gives when there is none."""
+    directories = [""] if "/" in name else environ.get("PATH", os.defpath).split(os.pathsep)
+    code = NOT_FOUND
+    for directory in directories:
+        path = os.path.join(directory, name)
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path, 0
+        if os.path.exists(path):
+            code = NOT_EXECUTABLE
+    return name, code
+
+
+def _free_port() -> int:
+    """A port that torch.distributed may bind; this process lets go of it at once and never uses it."""
+    import socket
+
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _ignored_signals() -> frozenset[int]:
+    # Python itself ignores SIGPIPE and SIGXFSZ at its start; whether they were before cannot be told.
+    own = {signal.SIGPIPE, signal.SIGXFSZ}
+    return frozenset(s for s in signal.valid_signals() - own if signal.getsignal(s) == signal.SIG_IGN)
+
+
+def _explain(view: View, options: Options, workers: Sequence[Worker]) -> None:
+    env = workers[0].env
+    view.say(f"starting {len(workers)} ranks of job {env['HOROVOD_JOB_ID']}: {' '.join(options.command)}")
+    if "OMP_NUM_THREADS" not in os.environ and "OMP_NUM_THREADS" in env:
+        view.say("OMP_NUM_THREADS is not set: the ranks get 1, so that they do not fight for the CPUs")
+
+
+def _open_standard_descriptors() -> None:
+    """Where one of 0, 1, 2 is closed (``>&-``), a pipe of ours would get its number."""
+    for fd in (0, 1, 2):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def _print(text: str) -> int:
+    _write_all(Sink(1), text)
+    return 0
+
+
+def _complain(text: str, code: int) -> int:
+    _write_all(Sink(2), f"horovodrun: error: {text}\n")
+    return code
+
+
+def _write_all(sink: Sink, text: str) -> None:
+    sink.write(text.encode("utf-8", "surrogateescape"))
+    while sink.pending:
+        sink.flush_some()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""The ``horovodrun`` command line: from words to checked options. Pure, except that ``--help`` prints.
+
+The flags of settings come from ``_config``; only what concerns the launcher alone is declared here.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from horovod._config import Flag, Setting, as_environment, settings_table
+
+__all__ = ["Options", "UsageError", "parse", "split_command"]
+
+_GROUP_TITLES = {
+    "starting": "starting the job",
+    "tuning": "tuning (unset: the environment's HOROVOD_* variable, else the default)",
+    "logging": "the engine's messages",
+}
+_EPILOG = """\
+examples:
+  horovodrun -np 4 python train.py
+  horovodrun -np 2 --output-filename logs python train.py --epochs 3
+
+Options come before the command; everything after it belongs to the command. --a_b means the same as --a-b.
+"""
+
+
+class UsageError(ValueError):
+    """The command line cannot be understood; the text is one line for the user."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user wants."""
+
+    num_proc: int
+    command: Sequence[str]
+    hosts: str | None = None
+    output_filename: Path | None = None
+    prefix_timestamp: bool = False
+    verbose: bool = False
+    settings: dict[str, str] = field(default_factory=dict)
+    """Settings given as flags, as variables for the workers."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message)
+
+
+class _Store(argparse.Action):
+    """Checks a setting's flag and keeps its value under the setting's name."""
+
+    def __init__(self, *args: Any, flag: Flag, **kwargs: Any) -> None:
+        self._flag = flag
+        super().__init__(*args, **kwargs)
+
+    def __call__(self, _parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        del option_string
+        try:
+            value = self._flag.value(values if isinstance(values, str) else "")
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+        namespace.settings = {**namespace.settings, self.dest: value}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser for everything before the command."""
+    parser = _Parser(
+        prog="horovodrun",
+        usage="horovodrun -np N [options] command [argument ...]",
+        description="Run a command as N ranks of one job.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+    )
+    parser.set_defaults(settings={})
+    general = parser.add_argument_group("general")
+    general.add_argument("-h", "--help", action="store_true", help="show this text and exit")
+    general.add_argument("-v", "--version", action="store_true", help="show the version and exit")
+    general.add_argument("--verbose", action="store_true", help="say what the launcher does")
+    starting = parser.add_argument_group(_GROUP_TITLES["starting"])
+    starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
+    starting.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="where, with room for how many ranks (default localhost:N)",
+    )
+    starting.add_argument(
+        "--gloo", action="store_true", help=argparse.SUPPRESS
+    )  # what the original calls our default
+    output = parser.add_argument_group("the ranks' output")
+    output.add_argument(
+        "--output-filename",
+        type=Path,
+        metavar="DIR",
+        help="also write each rank's output to DIR/rank.<rank>/stdout and stderr",
+    )
+    output.add_argument(
+        "-prefix-timestamp",
+        "--prefix-output-with-timestamp",
+        action="store_true",
+        dest="prefix_timestamp",
+        help="put the time before each line",
+    )
+    groups = {"starting": starting}
+    for setting in settings_table():
+        _add_setting(parser, groups, setting)
+    return parser
+
+
+def _add_setting(parser: argparse.ArgumentParser, groups: dict[str, Any], setting: Setting) -> None:
+    for flag in setting.flags:
+        if setting.group not in groups:
+            groups[setting.group] = parser.add_argument_group(_GROUP_TITLES[setting.group])
+        takes_value: dict[str, Any] = {"metavar": flag.metavar} if flag.form else {"nargs": 0}
+        groups[setting.group].add_argument(
+            *flag.names,
+            action=_Store,
+            flag=flag,
+            dest=setting.name,
+            default=argparse.SUPPRESS,
+            help=f"{flag.help} [{setting.env}]",
+            **takes_value,
+        )
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid: it must be a whole number >= 1")
+    return int(text)
+
+
+def split_command(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:
+    """Divide ``argv`` into the launcher's options and the command.
+
+    argparse alone would also look at the command's own options, and stumble over those that resemble ours.
+    """
+    arity = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
+    options: list[str] = []
+    words = iter(argv)
+    for word in words:
+        if word == "--":
+            break
+        if not word.startswith("-") or word == "-":
+            return options, [word, *words]
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            name = name.replace("_", "-")
+        options.append(name + equals + value)
+        matches = [name] if name in arity else [known for known in arity if known.startswith(name)]
+        if not equals and matches and all(arity[match] for match in matches):
+            options += [value for value in (next(words, None),) if value is not None]
+    return options, list(words)
+
+
+def parse(argv: Sequence[str], version: str) -> Options | str:
+    """The checked options, or a text to print instead of running. Raises :class:`UsageError`."""
+    parser = build_parser()
+    words, command = split_command(argv, parser)
+    found = parser.parse_args(words)
+    if found.help:
+        return parser.format_help()
+    if found.version:
+        return version + "\n"
+    if found.num_proc is None:
+        raise UsageError("-np is missing: how many ranks shall be started?")
+    if not command:
+        raise UsageError("the command is missing: what shall the ranks run?")
+    return Options(
+        num_proc=found.num_proc,
+        command=command,
+        hosts=found.hosts,
+        output_filename=found.output_filename,
+        prefix_timestamp=found.prefix_timestamp,
+        verbose=found.verbose,
+        settings=as_environment(found.settings),
+    )

@@ -1,0 +1,76 @@
+"""The command line: what is ours, what is the command's, and what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from horovod._config import settings_table
+from horovod.runner.options import Options, UsageError, build_parser, parse, split_command
+
+
+@pytest.mark.parametrize(
+    ("argv", "options", "command"),
+    [
+        (["-np", "2", "python", "x", "-np", "3"], ["-np", "2"], ["python", "x", "-np", "3"]),
+        (["--num_proc=2", "ls"], ["--num-proc=2"], ["ls"]),
+        (["--output_filename", "a_b", "ls", "--c_d"], ["--output-filename", "a_b"], ["ls", "--c_d"]),
+        (["--verbose", "ls", "--verbose"], ["--verbose"], ["ls", "--verbose"]),
+        (["--output", "dir", "ls"], ["--output", "dir"], ["ls"]),
+        (["-np", "1", "--", "-odd", "name"], ["-np", "1"], ["-odd", "name"]),
+        (["--log-hide-timestamp", "ls"], ["--log-hide-timestamp"], ["ls"]),
+        (["-prefix-timestamp", "ls"], ["-prefix-timestamp"], ["ls"]),
+        (["-np"], ["-np"], []),
+        ([], [], []),
+    ],
+)
+def test_where_the_command_begins(argv, options, command):
+    assert split_command(argv, build_parser()) == (options, command)
+
+
+def test_everything_together():
+    argv = (
+        "-np 3 -H a:3 --output-filename d -prefix-timestamp --verbose --log-level INFO --start-time 5 ls -l"
+    )
+    found = parse(argv.split(), "1")
+    assert isinstance(found, Options)
+    assert (found.num_proc, found.hosts, str(found.output_filename)) == (3, "a:3", "d")
+    assert (found.prefix_timestamp, found.verbose, found.command) == (True, True, ["ls", "-l"])
+    assert found.settings == {"HOROVOD_LOG_LEVEL": "info", "HOROVOD_START_TIMEOUT": "5.0"}
+
+
+def test_flags_that_are_not_given_export_nothing():
+    found = parse(["-np", "1", "ls"], "1")
+    assert isinstance(found, Options)
+    assert found.settings == {}
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["ls"], "-np is missing"),
+        (["-np", "2"], "command is missing"),
+        (["-np", "2", "--nonsense", "ls"], "--nonsense"),
+        (["-np", "2", "--log", "ls"], "ambiguous"),
+        (["-np", "2", "--log-level", "loud", "ls"], "--log-level='loud'"),
+        (["-np", "2", "--fusion-threshold-mb=x", "ls"], "--fusion-threshold-mb='x'"),
+        (["-np", "+2", "ls"], "whole number"),
+    ],
+)
+def test_mistakes(argv, words):
+    with pytest.raises(UsageError) as caught:
+        parse(argv, "1")
+    assert words in str(caught.value)
+
+
+def test_help_names_every_flag_and_variable():
+    text = parse(["--help"], "1")
+    assert isinstance(text, str)
+    names = [
+        name for setting in settings_table() for flag in setting.flags for name in (*flag.names, setting.env)
+    ]
+    assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.parametrize("argv", [["--version"], ["-v"], ["--vers"], ["-np", "2", "-v"]])
+def test_version(argv):
+    assert parse(argv, "1.2") == "1.2\n"

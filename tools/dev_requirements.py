@@ -1,0 +1,9 @@
+"""Prints what a development environment needs: the package's own requirements and those of its `dev` extra."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+print("\n".join([*project["dependencies"], *project["optional-dependencies"]["dev"]]))
