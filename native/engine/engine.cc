@@ -618,14 +618,14 @@ void Engine::fail_everything(Status reason) {
 void Engine::run_thread() {
   std::vector<pollfd> fds;
   std::vector<pollfd> sockets;
-  bool away = false;
+  bool away = true;  // from the sockets: it has not asked for them, or a caller drives
   for (;;) {
     fds = {{world_.wake.get(), POLLIN, 0}, {timer_.get(), POLLIN, 0}};
     for (const Peer& peer : world_.peers) {
       fds.push_back({peer.pidfd ? peer.pidfd.get() : -1, POLLIN, 0});
     }
     fds.insert(fds.end(), sockets.begin(), sockets.end());
-    // Turned away by a driver, the thread must take care of the sockets again when it has gone.
+    // Idle ranks too must hear of departures and aborts: look before long whether nobody drives.
     ::poll(fds.data(), fds.size(), away ? kAwayTime : -1);
     add(counters_.thread_wakeups, 1);
     std::uint64_t ignored = 0;

@@ -35,6 +35,11 @@ TcpLink::TcpLink(int rank, int size, std::vector<UniqueFd> sockets, std::vector<
   }
 }
 
+void TcpLink::close_descriptors() {
+  for (Line& line : lines_) line.socket.reset();
+  bell_.reset();
+}
+
 // ---------------------------------------------------------------------------------------------------
 // Sending
 

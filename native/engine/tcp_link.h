@@ -26,6 +26,10 @@ class TcpLink : public Link {
   TcpLink(int rank, int size, std::vector<UniqueFd> sockets, std::vector<std::string> names,
           int thread_wake, std::vector<int> companions);
 
+  // For a forked child, which must not keep its parent's connections open; nothing else works
+  // after.
+  void close_descriptors();
+
   const char* name() const override { return "tcp"; }
   void send(int peer, Bytes message) override;
   bool receive(const Receiver& receiver) override;
@@ -79,7 +83,7 @@ class TcpLink : public Link {
   std::vector<Line> lines_;  // one per peer, in the order of ranks
   const int thread_wake_;
   const std::vector<int> companions_;
-  const UniqueFd bell_;  // wakes a caller that drives
+  UniqueFd bell_;  // wakes a caller that drives
   Status broken_;
   bool abort_known_ = false;  // to everybody: sent or received
   Writer outgoing_;

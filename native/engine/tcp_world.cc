@@ -15,8 +15,13 @@ World make_tcp_world(int rank, int size, UniqueFd wake, std::vector<UniqueFd> co
   world.peers = std::move(peers);
   world.wake = std::move(wake);
   auto plane = std::make_unique<TcpPlane>(rank, size, std::move(data), names);
-  world.link = std::make_unique<TcpLink>(rank, size, std::move(control), std::move(names),
-                                         world.wake.get(), plane->descriptors());
+  auto link = std::make_unique<TcpLink>(rank, size, std::move(control), std::move(names),
+                                        world.wake.get(), plane->descriptors());
+  world.close_descriptors = [link = link.get(), plane = plane.get()] {
+    link->close_descriptors();
+    plane->close_descriptors();
+  };
+  world.link = std::move(link);
   world.plane = std::move(plane);
   return world;
 }

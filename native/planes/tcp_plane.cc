@@ -44,6 +44,10 @@ std::vector<int> TcpPlane::descriptors() const {
   return fds;
 }
 
+void TcpPlane::close_descriptors() {
+  for (Lane& lane : lanes_) lane.socket.reset();
+}
+
 void TcpPlane::abort() {
   // The connections stay open until the plane goes: their end would reach the peers before the
   // reason.

@@ -44,6 +44,9 @@ class TcpPlane : public DataPlane {
 
   // For whoever closes the connections in order.
   std::vector<int> descriptors() const;
+  // For a forked child, which must not keep its parent's connections open; nothing else works
+  // after.
+  void close_descriptors();
 
   const char* name() const override { return "tcp"; }
   void submit(Work work) override { works_.push(std::move(work)); }
