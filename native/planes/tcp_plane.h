@@ -34,7 +34,7 @@ namespace khorovod {
 
 class TcpPlane : public DataPlane {
  public:
-  static constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
+  static constexpr std::size_t kChunkBytes = std::size_t{512} << 10;
   static constexpr std::uint64_t kWindow = 4;  // staging holds this many chunks
 
   // `sockets[r]` is connected with rank r, `names[r]` describes it in messages; the own entries are
