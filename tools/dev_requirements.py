@@ -1,4 +1,4 @@
-"""Prints what a development environment needs: the package's own requirements and those of its `dev` extra."""
+"""Prints what a development environment needs: the package's requirements and those of its `dev` extra."""
 
 from __future__ import annotations
 

@@ -69,9 +69,12 @@ def main() -> int:
 
     predictions = np.argmax(pixels[test] @ weights + bias, axis=1)
     accuracy = float(np.mean(predictions == labels[test]))
+    same = np.array_equal(weights, hvd.broadcast(weights, root_rank=0, name="final"))
     digest = hashlib.sha256(weights.tobytes() + bias.tobytes()).hexdigest()[:16]
     print(f"worker {hvd.rank()} of {hvd.size()}: test accuracy {accuracy:.1%}, weights {digest}")
-    return 0 if accuracy > 0.93 else 1
+    if not same:
+        print(f"worker {hvd.rank()}: the weights differ from those of worker 0", file=sys.stderr)
+    return 0 if same and accuracy > 0.93 else 1
 
 
 if __name__ == "__main__":

@@ -27,9 +27,9 @@ constexpr std::size_t dtype_size(DType dtype) {
 }
 
 constexpr const char* dtype_name(DType dtype) {
-  constexpr const char* names[kDTypeCount] = {"uint8",   "int8",     "uint16",  "int16",
-                                              "int32",   "int64",    "float16", "bfloat16",
-                                              "float32", "float64",  "bool"};
+  constexpr const char* names[kDTypeCount] = {"uint8",   "int8",    "uint16",  "int16",
+                                              "int32",   "int64",   "float16", "bfloat16",
+                                              "float32", "float64", "bool"};
   return names[static_cast<int>(dtype)];
 }
 

@@ -1,6 +1,6 @@
-// Kernels run on whichever thread drives the engine; a program may have set flush-to-zero or another
-// rounding mode there. For the scope of this object the thread computes as IEEE 754 says, so that the
-// bits of a result do not depend on who happened to drive.
+// Kernels run on whichever thread drives the engine; a program may have set flush-to-zero or
+// another rounding mode there. For the scope of this object the thread computes as IEEE 754 says,
+// so that the bits of a result do not depend on who happened to drive.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// Reading and writing control messages: varints, little-endian words, byte strings. The reader never
-// looks past its bytes; after the first bad field it stays failed and returns zeros.
+// Reading and writing control messages: varints, little-endian words, byte strings. The reader
+// never looks past its bytes; after the first bad field it stays failed and returns zeros.
 #pragma once
 
 #include <bit>
@@ -83,7 +83,8 @@ class Reader {
     const Bytes b = bytes();
     return {reinterpret_cast<const char*>(b.data()), b.size()};
   }
-  // A count of items of at least `item_bytes` each: a count that cannot fit in what is left is a lie.
+  // A count of items of at least `item_bytes` each: a count that cannot fit in what is left is a
+  // lie.
   std::size_t count(std::size_t item_bytes = 1) {
     const std::uint64_t n = varint();
     if (n > rest_.size() / item_bytes) failed_ = true;

@@ -16,8 +16,9 @@ using khorovod::PyEngine;
 NB_MODULE(_native, m) {
   m.doc() = "The native engine. Its only user is horovod._core.";
 
-  m.def("kernel_isa", [] { return khorovod::kernels().isa; },
-        "The instruction set that reductions use on this CPU.");
+  m.def(
+      "kernel_isa", [] { return khorovod::kernels().isa; },
+      "The instruction set that reductions use on this CPU.");
   m.def("shm_bytes_needed", &khorovod::ShmDomain::bytes_needed, "size"_a,
         "How large the region of a shared-memory domain of `size` ranks is.");
   m.attr("NONCE_OFFSET") = khorovod::kNonceOffset;
@@ -25,18 +26,18 @@ NB_MODULE(_native, m) {
         "Makes a sealed memfd and returns its descriptor.");
 
   nb::class_<PyEngine>(m, "Engine")
-      .def_static("alone", &khorovod::make_engine_alone, "options"_a, "errors"_a,
-                  "A world of one.")
-      .def_static("shm", &khorovod::make_engine_shm, "rank"_a, "size"_a, "region_fd"_a, "wake_fd"_a,
-                  "eventfds"_a, "peers"_a, "options"_a, "errors"_a,
-                  "Ranks that share memory. Takes ownership of wake_fd, eventfds and the pidfds in peers.")
+      .def_static("alone", &khorovod::make_engine_alone, "options"_a, "errors"_a, "A world of one.")
+      .def_static(
+          "shm", &khorovod::make_engine_shm, "rank"_a, "size"_a, "region_fd"_a, "wake_fd"_a,
+          "eventfds"_a, "peers"_a, "options"_a, "errors"_a,
+          "Ranks that share memory. Takes ownership of wake_fd, eventfds and the pidfds in peers.")
       .def_prop_ro("rank", &PyEngine::rank)
       .def_prop_ro("size", &PyEngine::size)
       .def_prop_ro("plane", &PyEngine::plane)
       .def("allreduce", &PyEngine::allreduce, "name"_a.none(), "input"_a, "output"_a, "op"_a,
            "prescale"_a, "postscale"_a)
-      .def("allreduce_async", &PyEngine::allreduce_async, "name"_a.none(), "input"_a, "output"_a, "op"_a,
-           "prescale"_a, "postscale"_a, "callback"_a.none() = nb::none())
+      .def("allreduce_async", &PyEngine::allreduce_async, "name"_a.none(), "input"_a, "output"_a,
+           "op"_a, "prescale"_a, "postscale"_a, "callback"_a.none() = nb::none())
       .def("broadcast", &PyEngine::broadcast, "name"_a.none(), "input"_a, "output"_a, "root"_a)
       .def("broadcast_async", &PyEngine::broadcast_async, "name"_a.none(), "input"_a, "output"_a,
            "root"_a, "callback"_a.none() = nb::none())

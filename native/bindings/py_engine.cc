@@ -6,6 +6,37 @@ namespace nb = nanobind;
 
 namespace khorovod {
 
+namespace {
+
+// A reference that threads without the GIL may copy and drop.
+class Shared {
+ public:
+  explicit Shared(nb::object object)
+      : object_(new nb::object(std::move(object)), [](nb::object* held) {
+          const nb::gil_scoped_acquire acquire;
+          delete held;
+        }) {}
+  const nb::object& operator*() const { return *object_; }
+
+ private:
+  std::shared_ptr<nb::object> object_;
+};
+
+void call_back(const nb::object& call, const nb::object& errors, const Status& status) {
+  const nb::gil_scoped_acquire acquire;
+  try {
+    if (status.ok()) {
+      call(nb::none());
+    } else {
+      call(errors[static_cast<std::size_t>(status.code)](status.message.c_str()));
+    }
+  } catch (nb::python_error& error) {
+    error.discard_as_unraisable(call);
+  }
+}
+
+}  // namespace
+
 PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors)
     : engine_(std::make_unique<Engine>(std::move(world), options)), errors_(std::move(errors)) {}
 
@@ -32,7 +63,8 @@ void PyEngine::check(const Status& status) const {
 }
 
 void PyEngine::check_usable() const {
-  if (!engine_->in_forked_child()) [[likely]] return;
+  if (!engine_->in_forked_child()) [[likely]]
+    return;
   PyErr_SetString(nb::object(errors_[static_cast<std::size_t>(Code::kShutdown)]).ptr(),
                   "This is a forked child of the process that called init(): collective operations "
                   "work only there");
@@ -45,7 +77,7 @@ void PyEngine::check_usable() const {
 void PyEngine::name_request(Request& request, const char* prefix, const nb::object& name) {
   if (name.is_none()) {
     // Matches across ranks by the order of calls; never comes again, so there is nothing to cache.
-    request.name = std::string(prefix) + ".noname." + std::to_string(next_handle_++);
+    request.name = std::string(prefix) + ".noname." + std::to_string(next_unnamed_++);
     request.cacheable = false;
   } else {
     request.name = std::string(prefix) + "." + nb::str(name).c_str();
@@ -80,7 +112,8 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
                                               const nb::object& output, int op, double prescale,
                                               double postscale) {
   if (op != static_cast<int>(ReduceOp::kAverage) && op != static_cast<int>(ReduceOp::kSum)) {
-    throw nb::value_error("The reduction must be Average (0) or Sum (1); the others are not available yet");
+    throw nb::value_error(
+        "The reduction must be Average (0) or Sum (1); the others are not available yet");
   }
   if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
     throw nb::value_error("prescale_factor and postscale_factor must be finite numbers");
@@ -88,7 +121,8 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   Pending pending = prepare(OpKind::kAllreduce, name, input, output);
   Request& request = pending.operation->request;
   if (!dtype_reducible(request.dtype)) {
-    const std::string message = std::string("allreduce does not support ") + dtype_name(request.dtype) +
+    const std::string message = std::string("allreduce does not support ") +
+                                dtype_name(request.dtype) +
                                 " yet; use float32, float64, int32 or int64";
     throw nb::value_error(message.c_str());
   }
@@ -101,8 +135,8 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
 PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::object& input,
                                               const nb::object& output, int root) {
   if (root < 0 || root >= size()) {
-    const std::string message = "The root rank is " + std::to_string(root) + ", but the ranks are 0 to " +
-                                std::to_string(size() - 1);
+    const std::string message = "The root rank is " + std::to_string(root) +
+                                ", but the ranks are 0 to " + std::to_string(size() - 1);
     throw nb::value_error(message.c_str());
   }
   Pending pending = prepare(OpKind::kBroadcast, name, input, output);
@@ -136,24 +170,8 @@ void PyEngine::run(Pending pending) {
 
 std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
   if (!callback.is_none()) {
-    // The reference is given up by the callback itself, which runs exactly once.
-    PyObject* function = nb::object(callback).release().ptr();
-    nb::tuple errors = errors_;
-    PyObject* types = errors.release().ptr();
-    pending.operation->on_done = [function, types](const Status& status) {
-      nb::gil_scoped_acquire acquire;
-      const nb::object call = nb::steal(function);
-      const nb::tuple classes = nb::steal<nb::tuple>(types);
-      try {
-        if (status.ok()) {
-          call(nb::none());
-        } else {
-          call(classes[static_cast<std::size_t>(status.code)](status.message.c_str()));
-        }
-      } catch (nb::python_error& error) {
-        error.discard_as_unraisable(call);
-      }
-    };
+    pending.operation->on_done = [call = Shared(callback), errors = Shared(errors_)](
+                                     const Status& status) { call_back(*call, *errors, status); };
   }
   check(engine_->submit(pending.operation, false));
   const std::int64_t handle = next_handle_++;
@@ -162,14 +180,16 @@ std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
 }
 
 void PyEngine::reap() {
-  if (orphans_.empty()) [[likely]] return;
+  if (orphans_.empty()) [[likely]]
+    return;
   std::erase_if(orphans_, [](const Pending& orphan) { return orphan.operation->is_done(); });
 }
 
 bool PyEngine::poll(std::int64_t handle) {
   check_usable();
   const auto found = pending_.find(handle);
-  if (found == pending_.end()) throw nb::value_error("The handle is not known, or was synchronized already");
+  if (found == pending_.end())
+    throw nb::value_error("The handle is not known, or was synchronized already");
   if (found->second.operation->is_done()) return true;
   engine_->nudge();
   return false;
@@ -190,8 +210,8 @@ nb::object PyEngine::synchronize(std::int64_t handle) {
 // ---------------------------------------------------------------------------------------------------
 // Operations
 
-void PyEngine::allreduce(nb::object name, nb::object input, nb::object output, int op, double prescale,
-                         double postscale) {
+void PyEngine::allreduce(nb::object name, nb::object input, nb::object output, int op,
+                         double prescale, double postscale) {
   run(prepare_allreduce(name, input, output, op, prescale, postscale));
 }
 
@@ -215,8 +235,8 @@ std::int64_t PyEngine::allreduce_async(nb::object name, nb::object input, nb::ob
   return start(prepare_allreduce(name, input, output, op, prescale, postscale), callback);
 }
 
-std::int64_t PyEngine::broadcast_async(nb::object name, nb::object input, nb::object output, int root,
-                                       nb::object callback) {
+std::int64_t PyEngine::broadcast_async(nb::object name, nb::object input, nb::object output,
+                                       int root, nb::object callback) {
   return start(prepare_broadcast(name, input, output, root), callback);
 }
 

@@ -1,6 +1,6 @@
-// The engine as Python sees it: keeps the objects whose memory an operation uses until it is done, maps
-// outcomes to exceptions, lets Ctrl-C through. Everything here runs with the GIL held and releases it
-// to wait.
+// The engine as Python sees it: keeps the objects whose memory an operation uses until it is done,
+// maps outcomes to exceptions, lets Ctrl-C through. Everything here runs with the GIL held and
+// releases it to wait.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -33,11 +33,13 @@ class PyEngine {
   void broadcast(nanobind::object name, nanobind::object input, nanobind::object output, int root);
   void barrier();
 
-  // These return a handle. `callback(error or None)` is called from a thread of the completion pool.
-  std::int64_t allreduce_async(nanobind::object name, nanobind::object input, nanobind::object output,
-                               int op, double prescale, double postscale, nanobind::object callback);
-  std::int64_t broadcast_async(nanobind::object name, nanobind::object input, nanobind::object output,
-                               int root, nanobind::object callback);
+  // These return a handle. `callback(error or None)` is called from a thread of the completion
+  // pool.
+  std::int64_t allreduce_async(nanobind::object name, nanobind::object input,
+                               nanobind::object output, int op, double prescale, double postscale,
+                               nanobind::object callback);
+  std::int64_t broadcast_async(nanobind::object name, nanobind::object input,
+                               nanobind::object output, int root, nanobind::object callback);
 
   bool poll(std::int64_t handle);
   // The output, or None for a handle that is not (or no longer) known.
@@ -60,7 +62,8 @@ class PyEngine {
   Pending prepare(OpKind kind, const nanobind::object& name, const nanobind::object& input,
                   const nanobind::object& output);
   Pending prepare_allreduce(const nanobind::object& name, const nanobind::object& input,
-                            const nanobind::object& output, int op, double prescale, double postscale);
+                            const nanobind::object& output, int op, double prescale,
+                            double postscale);
   Pending prepare_broadcast(const nanobind::object& name, const nanobind::object& input,
                             const nanobind::object& output, int root);
   void name_request(Request& request, const char* prefix, const nanobind::object& name);
@@ -74,6 +77,7 @@ class PyEngine {
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
   std::int64_t next_handle_ = 1;
+  std::int64_t next_unnamed_ = 1;  // counts alike on all ranks, whichever of them use handles
   std::unordered_map<std::int64_t, Pending> pending_;
   std::list<Pending> orphans_;  // interrupted waits: kept until the engine is done with the memory
 };

@@ -73,8 +73,8 @@ PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::v
       !status.ok()) {
     raise_os_error(status);
   }
-  return new PyEngine(make_shm_world(rank, size, std::move(region), std::move(wake), std::move(bells),
-                                     std::move(others)),
+  return new PyEngine(make_shm_world(rank, size, std::move(region), std::move(wake),
+                                     std::move(bells), std::move(others)),
                       options_from(options), std::move(errors));
 }
 

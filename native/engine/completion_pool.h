@@ -1,5 +1,5 @@
-// Runs completion callbacks on threads of its own: a callback may run foreign code for as long as it
-// likes, and must never do so on the thread that drives the engine. Threads start with the first
+// Runs completion callbacks on threads of its own: a callback may run foreign code for as long as
+// it likes, and must never do so on the thread that drives the engine. Threads start with the first
 // callback.
 #pragma once
 

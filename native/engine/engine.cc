@@ -79,10 +79,11 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
       run_alone(*operation);
     } else {
       if (!in_flight_.emplace(operation->request.name, operation).second) {
-        return Status::error(Code::kInvalid,
-                             "An operation named '" + operation->request.name +
-                                 "' is already in flight on this rank. Give each operation a name of "
-                                 "its own, or wait for the first one.");
+        return Status::error(
+            Code::kInvalid,
+            "An operation named '" + operation->request.name +
+                "' is already in flight on this rank. Give each operation a name of "
+                "its own, or wait for the first one.");
       }
       queue_.push_back(operation);
       queued_bytes_ += operation->bytes;
@@ -143,7 +144,8 @@ WaitResult Engine::wait(Operation& operation) {
       const bool thread_needed = std::exchange(thread_needed_, false);
       const bool under_way = busy();
       progress_.unlock();
-      // Only now: a thread that finds the lock held goes back to sleep, as it may have done already.
+      // Only now: a thread that finds the lock held goes back to sleep, as it may have done
+      // already.
       if ((turned_away_.exchange(false) && under_way) || thread_needed) {
         signal_eventfd(world_.wake.get());
       }
@@ -151,22 +153,26 @@ WaitResult Engine::wait(Operation& operation) {
       if (result == WaitResult::kInterrupted && !operation.is_done()) return result;
     } else {
       nudge();  // the driver may be asleep and not know of this operation
-      wait_for_driver(operation);
-      if (!operation.is_done()) return WaitResult::kInterrupted;
+      if (!wait_for_driver(operation)) return WaitResult::kInterrupted;
     }
   }
 }
 
-// Another thread drives: it rings when it completes something and when it stops driving.
-void Engine::wait_for_driver(const Operation& operation) {
+// Another thread drives: it rings when it completes something and when it stops driving. False if
+// neither happened but a signal, or nothing for long enough to look for one.
+bool Engine::wait_for_driver(const Operation& operation) {
   local_waiters_.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t bell = local_bell_.load(std::memory_order_seq_cst);
-  if (!operation.is_done() && !progress_.try_lock()) {
-    futex_wait(local_bell_, bell, kLongestSlice);
-  } else if (!operation.is_done()) {
-    progress_.unlock();
+  bool rung = true;
+  if (!operation.is_done()) {
+    if (progress_.try_lock()) {
+      progress_.unlock();
+    } else {
+      rung = futex_wait(local_bell_, bell, kLongestSlice) == FutexResult::kWoken;
+    }
   }
   local_waiters_.fetch_sub(1, std::memory_order_seq_cst);
+  return rung;
 }
 
 void Engine::notify_local_waiters() {
@@ -191,8 +197,9 @@ void Engine::shutdown() {
         const std::uint32_t mark = world_.link->mark();
         if (!world_.link->flush()) world_.link->sleep(mark, kAllNews, fds_, kMillisecond);
       }
-      fail_everything(Status::error(Code::kShutdown, "this rank shut down while the operation was "
-                                                     "pending"));
+      fail_everything(Status::error(Code::kShutdown,
+                                    "this rank shut down while the operation was "
+                                    "pending"));
       world_.link->leave();
     }
     notify_local_waiters();
@@ -223,7 +230,8 @@ WaitResult Engine::drive(Operation& operation) {
     }
     fds_.clear();
     world_.plane->wanted_fds(fds_);
-    if (fds_.empty() && spin_for_news(mark)) continue;  // a spinner does not see the plane's sockets
+    if (fds_.empty() && spin_for_news(mark))
+      continue;  // a spinner does not see the plane's sockets
     add(counters_.sleeps, 1);
     const Wakeup wakeup = world_.link->sleep(mark, wanted_news() | kNewsControl, fds_, slice);
     if (wakeup == Wakeup::kTimeout) slice = std::min(2 * slice, kLongestSlice);
@@ -257,7 +265,8 @@ bool Engine::spin_for_news(std::uint32_t mark) {
   return false;
 }
 
-// The driver goes; from here on news wakes the engine thread. False: there is some to look at first.
+// The driver goes; from here on news wakes the engine thread. False: there is some to look at
+// first.
 bool Engine::hand_over(std::uint32_t mark) {
   if (!world_.link->park(mark, wanted_news())) return false;
   fds_.clear();
@@ -280,7 +289,8 @@ bool Engine::step() {
   const int departed = world_.link->departed();
   const Nanoseconds began = now_ns();
   bool moved = announce_submissions();
-  moved |= world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
+  moved |=
+      world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
   moved |= decide();
   moved |= world_.link->flush();
   const Nanoseconds negotiated = now_ns();
@@ -312,7 +322,8 @@ bool Engine::announce_submissions() {
     announce(operation, inline_budget);
   }
   if (world_.rank != 0) world_.link->send(0, outgoing_.view());
-  events_.record({now_ns(), 0, 0, bytes, static_cast<std::uint32_t>(draining_.size()), EventKind::kAnnounce});
+  events_.record(
+      {now_ns(), 0, 0, bytes, static_cast<std::uint32_t>(draining_.size()), EventKind::kAnnounce});
   draining_.clear();
   return true;
 }
@@ -322,8 +333,7 @@ void Engine::announce(const OperationRef& operation, std::size_t& inline_budget)
   ++waiting_;
   const bool has_data = request.kind == OpKind::kAllreduce ||
                         (request.kind == OpKind::kBroadcast && request.root == world_.rank);
-  const bool with_payload =
-      has_data && operation->bytes <= std::min(kInlineBytes, inline_budget);
+  const bool with_payload = has_data && operation->bytes <= std::min(kInlineBytes, inline_budget);
   if (with_payload) inline_budget -= operation->bytes;
   const Bytes payload = with_payload ? Bytes(operation->in, operation->bytes) : Bytes();
 
@@ -364,9 +374,10 @@ bool Engine::on_message(int peer, Bytes message) {
   }
   std::uint64_t acknowledged = 0;
   const Nanoseconds now = now_ns();
-  const bool sane = read_announcements(message, acknowledged, [&](const Announcement& announcement) {
-    return negotiator_->announce(peer, announcement, now);
-  });
+  const bool sane =
+      read_announcements(message, acknowledged, [&](const Announcement& announcement) {
+        return negotiator_->announce(peer, announcement, now);
+      });
   if (sane) negotiator_->acknowledge(peer, acknowledged);
   return sane;
 }
@@ -410,8 +421,9 @@ bool Engine::carry_out(Decisions& decisions) {
   return true;
 }
 
-// The operation that a rank announced under a name, in full or by a cache id. The two sides may differ
-// in which: while parameters change, or an id is being retired, some ranks send one and some the other.
+// The operation that a rank announced under a name, in full or by a cache id. The two sides may
+// differ in which: while parameters change, or an id is being retired, some ranks send one and some
+// the other.
 OperationRef Engine::take_announced(const std::string& name) {
   if (const auto named = announced_.extract(name); !named.empty()) return std::move(named.mapped());
   const auto cached = cache_.find(name);
@@ -533,10 +545,11 @@ void Engine::complete(const OperationRef& operation, Status status) {
 // ---------------------------------------------------------------------------------------------------
 // When the world breaks
 
-// `departed` was read before the last look for work: if nothing moved since, a rank that left cannot
-// have left anything behind that would still complete what waits here.
+// `departed` was read before the last look for work: if nothing moved since, a rank that left
+// cannot have left anything behind that would still complete what waits here.
 void Engine::check_world(bool quiet, int departed) {
-  if (const int dead = dead_rank_.load(std::memory_order_acquire); dead >= 0 && !world_.link->has_left(dead)) {
+  if (const int dead = dead_rank_.load(std::memory_order_acquire);
+      dead >= 0 && !world_.link->has_left(dead)) {
     Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
     world_.link->abort(lost.code, lost.message);
     return fail_everything(std::move(lost));
@@ -591,11 +604,13 @@ void Engine::fail_everything(Status reason) {
     if (failure_.ok()) {
       failure_ = reason;
       if (reason.code == Code::kPeerLost) {
-        failure_.message += ". This world cannot go on: shut down and initialise again, or restart "
-                            "the job; the lost rank's own output says why it ended";
+        failure_.message +=
+            ". This world cannot go on: shut down and initialise again, or restart "
+            "the job; the lost rank's own output says why it ended";
       }
     }
-    if (!in_flight_.empty()) reason.message = failure_.message + ". Pending here: " + describe_pending();
+    if (!in_flight_.empty())
+      reason.message = failure_.message + ". Pending here: " + describe_pending();
     for (auto& [name, operation] : in_flight_) lost.push_back(std::move(operation));
     in_flight_.clear();
     queue_.clear();

@@ -1,9 +1,9 @@
-// The engine of one rank: takes operations, agrees with the other ranks on what to run, has it run by
-// the data plane, and completes them.
+// The engine of one rank: takes operations, agrees with the other ranks on what to run, has it run
+// by the data plane, and completes them.
 //
 // It is a state machine under a lock, the *progress lock*; whoever holds it *drives*. A caller that
-// waits for an operation drives by itself; what nobody waits for is driven by the engine thread, which
-// otherwise sleeps. Several engines may live in one process (tests run ranks as threads).
+// waits for an operation drives by itself; what nobody waits for is driven by the engine thread,
+// which otherwise sleeps. Several engines may live in one process (tests run ranks as threads).
 #pragma once
 
 #include <atomic>
@@ -54,7 +54,7 @@ struct World {
   UniqueFd wake;            // this rank's eventfd
   std::unique_ptr<Link> link;
   std::unique_ptr<DataPlane> plane;
-  std::shared_ptr<void> backing;  // what link and plane stand on; outlives them
+  std::shared_ptr<void> backing;            // what link and plane stand on; outlives them
   std::function<void()> close_descriptors;  // of the backing
 };
 
@@ -79,8 +79,8 @@ class Engine {
   // parent open. Touches no lock and no shared memory.
   void abandon_in_child();
 
-  // Takes an operation; an error is misuse and nothing was taken. With `caller_waits` nobody is woken
-  // for it: the caller is about to wait.
+  // Takes an operation; an error is misuse and nothing was taken. With `caller_waits` nobody is
+  // woken for it: the caller is about to wait.
   Status submit(const OperationRef& operation, bool caller_waits);
 
   // Until the operation is done. kInterrupted: a signal may have come, look and wait again.
@@ -129,7 +129,7 @@ class Engine {
   void run_alone(Operation& operation);
   void notify_local_waiters();
   void set_timer(Nanoseconds after) const;
-  void wait_for_driver(const Operation& operation);
+  bool wait_for_driver(const Operation& operation);
   std::string describe_peer(int rank) const;
 
   World world_;

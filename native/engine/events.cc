@@ -5,7 +5,7 @@
 namespace khorovod {
 
 const char* event_name(EventKind kind) {
-  constexpr const char* names[kEventKindCount] = {"announce", "decide", "plan",
+  constexpr const char* names[kEventKindCount] = {"announce", "decide",   "plan",
                                                   "move",     "complete", "fail"};
   return names[static_cast<int>(kind)];
 }

@@ -1,5 +1,5 @@
-// What the engine does, as a ring of small records and running totals: the source of timelines, stall
-// reports, metrics and the benchmark of negotiation cost. Cheap enough to be always on.
+// What the engine does, as a ring of small records and running totals: the source of timelines,
+// stall reports, metrics and the benchmark of negotiation cost. Cheap enough to be always on.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ const char* event_name(EventKind kind);
 struct Event {
   Nanoseconds at = 0;
   Nanoseconds took = 0;
-  std::uint64_t plan = 0;   // 0: none
+  std::uint64_t plan = 0;  // 0: none
   std::uint64_t bytes = 0;
   std::uint32_t tensors = 0;
   EventKind kind = EventKind::kAnnounce;

@@ -13,7 +13,8 @@ bool fits_together(const Request& a, const Request& b) {
 
 }  // namespace
 
-std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready, std::size_t threshold) {
+std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,
+                                           std::size_t threshold) {
   struct Open {
     std::size_t bucket;
     std::size_t bytes;

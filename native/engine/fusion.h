@@ -15,6 +15,7 @@ struct Fusable {
 
 // Buckets of indices into `ready`; a bucket holds tensors of one kind, type and scaling, at most
 // `threshold` bytes unless it is a single tensor. Buckets come in the order of their first tensor.
-std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready, std::size_t threshold);
+std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,
+                                           std::size_t threshold);
 
 }  // namespace khorovod

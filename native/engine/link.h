@@ -1,6 +1,6 @@
 // How a rank hears from the others, tells them something, and sleeps until there is news. One
-// implementation for ranks that share memory, one for sockets. Used under the engine's progress lock,
-// but for what says otherwise.
+// implementation for ranks that share memory, one for sockets. Used under the engine's progress
+// lock, but for what says otherwise.
 #pragma once
 
 #include <poll.h>
@@ -26,7 +26,7 @@ class Link {
   virtual const char* name() const = 0;
 
   // Control messages. Rank 0 talks with every rank, the others with rank 0 only.
-  virtual void send(int peer, Bytes message) = 0;  // what does not go out at once is kept
+  virtual void send(int peer, Bytes message) = 0;      // what does not go out at once is kept
   virtual bool receive(const Receiver& receiver) = 0;  // true if anything came
   virtual bool flush() = 0;                            // true if anything went out
   virtual bool backlog() const = 0;                    // something is kept that did not go out yet

@@ -157,8 +157,8 @@ Decisions Negotiator::decide() {
   std::vector<Entry*> large;
   for (Entry* entry : ready_) {
     const bool from_root = entry->request.kind == OpKind::kBroadcast && entry->payload_count == 1;
-    const bool all_here = entry->request.kind == OpKind::kBarrier || from_root ||
-                          entry->payload_count == size_;
+    const bool all_here =
+        entry->request.kind == OpKind::kBarrier || from_root || entry->payload_count == size_;
     (all_here ? small : large).push_back(entry);
   }
   if (!small.empty()) decisions.plans.push_back(plan_for(small, Plan::Kind::kInline));

@@ -1,5 +1,5 @@
-// The coordinator's book: who has announced what, and what can run. It decides; it sends nothing and
-// asks no clock. Only rank 0 has one.
+// The coordinator's book: who has announced what, and what can run. It decides; it sends nothing
+// and asks no clock. Only rank 0 has one.
 #pragma once
 
 #include <cstdint>

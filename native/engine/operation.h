@@ -1,5 +1,5 @@
-// An operation of this rank from submission to completion. Whoever waits for it holds a reference; the
-// memory it names must stay valid until it is done.
+// An operation of this rank from submission to completion. Whoever waits for it holds a reference;
+// the memory it names must stay valid until it is done.
 #pragma once
 
 #include <atomic>

@@ -67,7 +67,9 @@ bool read_decisions(Reader& in, Decisions& decisions) {
   return in.done();
 }
 
-void write_announcement_header(Writer& out, std::uint64_t acknowledged) { out.varint(acknowledged); }
+void write_announcement_header(Writer& out, std::uint64_t acknowledged) {
+  out.varint(acknowledged);
+}
 
 void write_announced_id(Writer& out, std::uint32_t id, bool has_payload) {
   out.u8(static_cast<std::uint8_t>(has_payload ? AnnouncementTag::kIdWithPayload

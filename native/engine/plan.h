@@ -16,7 +16,7 @@ namespace khorovod {
 struct PlanEntry {
   std::uint32_t id = 0;  // 0: use the name
   std::string name;
-  std::uint32_t assign_id = 0;  // from now on this id stands for the request; 0: not cached
+  std::uint32_t assign_id = 0;    // from now on this id stands for the request; 0: not cached
   std::vector<std::byte> result;  // of an inline plan
 };
 

@@ -31,7 +31,8 @@ const char* op_name(OpKind kind) {
 }
 
 const char* reduce_op_name(ReduceOp op) {
-  constexpr const char* names[kReduceOpCount] = {"Average", "Sum", "Adasum", "Min", "Max", "Product"};
+  constexpr const char* names[kReduceOpCount] = {"Average", "Sum", "Adasum",
+                                                 "Min",     "Max", "Product"};
   return names[static_cast<int>(op)];
 }
 

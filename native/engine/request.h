@@ -15,7 +15,14 @@ inline constexpr int kOpKindCount = 3;
 const char* op_name(OpKind kind);  // "ALLREDUCE", ...
 
 // The numbers are part of the Python API.
-enum class ReduceOp : std::uint8_t { kAverage = 0, kSum = 1, kAdasum = 2, kMin = 3, kMax = 4, kProduct = 5 };
+enum class ReduceOp : std::uint8_t {
+  kAverage = 0,
+  kSum = 1,
+  kAdasum = 2,
+  kMin = 3,
+  kMax = 4,
+  kProduct = 5
+};
 inline constexpr int kReduceOpCount = 6;
 const char* reduce_op_name(ReduceOp op);
 

@@ -7,7 +7,8 @@ namespace khorovod {
 ShmLink::ShmLink(const ShmDomain& domain) : domain_(domain) {
   if (domain.rank() == 0) {
     for (int peer = 1; peer < domain.size(); ++peer) {
-      mailboxes_.push_back({peer, &domain.from_coordinator(peer), &domain.to_coordinator(peer), {}, {}});
+      mailboxes_.push_back(
+          {peer, &domain.from_coordinator(peer), &domain.to_coordinator(peer), {}, {}});
     }
   } else {
     const int me = domain.rank();
@@ -18,15 +19,16 @@ ShmLink::ShmLink(const ShmDomain& domain) : domain_(domain) {
 void ShmLink::send(int peer, Bytes message) {
   Mailbox& mailbox = mailboxes_[domain_.rank() == 0 ? static_cast<std::size_t>(peer - 1) : 0];
   if (!mailbox.writer.send(message, [&](Bytes bytes) { return mailbox.out->write_some(bytes); })) {
-    broken_ = Status::error(Code::kInternal, "the mailbox to rank " + std::to_string(peer) +
-                                                 " is corrupt");
+    broken_ = Status::error(Code::kInternal,
+                            "the mailbox to rank " + std::to_string(peer) + " is corrupt");
   }
   domain_.ring(peer, kNewsControl);
 }
 
 bool ShmLink::flush(Mailbox& mailbox) {
   if (!mailbox.writer.backlog()) return false;
-  const auto sent = mailbox.writer.flush([&](Bytes bytes) { return mailbox.out->write_some(bytes); });
+  const auto sent =
+      mailbox.writer.flush([&](Bytes bytes) { return mailbox.out->write_some(bytes); });
   if (sent > 0) domain_.ring(mailbox.peer, kNewsControl);
   return sent > 0;
 }
@@ -51,13 +53,15 @@ bool ShmLink::receive(const Receiver& receiver) {
         mailbox.reader.receive([&](std::span<std::byte> to) { return mailbox.in->read_some(to); },
                                [&](Bytes message) { return receiver(mailbox.peer, message); });
     if (came < 0) {
-      broken_ = Status::error(Code::kInternal, "a control message from rank " +
-                                                   std::to_string(mailbox.peer) + " makes no sense");
+      broken_ =
+          Status::error(Code::kInternal, "a control message from rank " +
+                                             std::to_string(mailbox.peer) + " makes no sense");
       return true;
     }
     moved |= came > 0;
     // The writer may be waiting for room.
-    if (came > static_cast<std::ptrdiff_t>(ByteRing::kCapacity / 2)) domain_.ring(mailbox.peer, kNewsControl);
+    if (came > static_cast<std::ptrdiff_t>(ByteRing::kCapacity / 2))
+      domain_.ring(mailbox.peer, kNewsControl);
   }
   return moved;
 }

@@ -1,6 +1,6 @@
-// A data plane moves and reduces the bytes of plans, in the order in which they were submitted, which
-// is the same on every rank. It never blocks: `advance` does what can be done now. It knows nothing
-// of names, negotiation or Python.
+// A data plane moves and reduces the bytes of plans, in the order in which they were submitted,
+// which is the same on every rank. It never blocks: `advance` does what can be done now. It knows
+// nothing of names, negotiation or Python.
 #pragma once
 
 #include <poll.h>
@@ -81,8 +81,8 @@ class DataPlane {
   virtual bool advance(const SegmentDone& done) = 0;
   // kOk, or why the plane can never finish what it has (a connection broke).
   virtual Status failure() const { return {}; }
-  // Whether `failure` also tells when a rank has left that the works under way still need. Where bytes
-  // are on their way after a rank has left (sockets), only the plane can know.
+  // Whether `failure` also tells when a rank has left that the works under way still need. Where
+  // bytes are on their way after a rank has left (sockets), only the plane can know.
   virtual bool notices_departures() const { return false; }
   // Forgets all work; tensors are no longer touched. The plane is not used again.
   virtual void abort() = 0;

@@ -30,7 +30,8 @@ Offsets offsets(int size) {
 
 std::size_t ShmDomain::bytes_needed(int size) { return offsets(size).end; }
 
-ShmDomain::ShmDomain(std::shared_ptr<ShmRegion> region, int rank, int size, std::vector<int> eventfds)
+ShmDomain::ShmDomain(std::shared_ptr<ShmRegion> region, int rank, int size,
+                     std::vector<int> eventfds)
     : region_(std::move(region)), rank_(rank), size_(size), eventfds_(std::move(eventfds)) {
   std::byte* base = region_->data();
   const Offsets at = offsets(size);
@@ -59,7 +60,8 @@ void ShmDomain::abort(Code code, const std::string& message) const {
 
 Status ShmDomain::aborted() const {
   const std::uint32_t code = abort_->code.load(std::memory_order_acquire);
-  if (code == 0) [[likely]] return {};
+  if (code == 0) [[likely]]
+    return {};
   const auto known = code <= static_cast<std::uint32_t>(Code::kInternal);
   return Status::error(known ? static_cast<Code>(code) : Code::kInternal,
                        {abort_->message, ::strnlen(abort_->message, sizeof abort_->message)});

@@ -55,7 +55,8 @@ class ShmDomain {
   ByteRing& to_coordinator(int rank) const { return rings_[2 * rank]; }
   ByteRing& from_coordinator(int rank) const { return rings_[2 * rank + 1]; }
   std::byte* slot(int rank, std::uint64_t chunk) const {
-    return slots_ + (static_cast<std::size_t>(rank) * kSlotsPerRank + chunk % kSlotsPerRank) * kSlotBytes;
+    return slots_ +
+           (static_cast<std::size_t>(rank) * kSlotsPerRank + chunk % kSlotsPerRank) * kSlotBytes;
   }
 
   void ring(int rank, News news) const { blocks_[rank].doorbell.ring(news, eventfds_[rank]); }

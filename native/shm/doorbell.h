@@ -1,7 +1,7 @@
 // How ranks of one host wake each other. Whoever changes something that a rank may wait for rings
-// that rank's doorbell: it raises `sequence` and, only if the rank sleeps and waits for this kind of
-// news, wakes it: by futex if a caller sleeps there, by eventfd if the engine thread does (it has
-// pidfds and a timer to watch in the same poll).
+// that rank's doorbell: it raises `sequence` and, only if the rank sleeps and waits for this kind
+// of news, wakes it: by futex if a caller sleeps there, by eventfd if the engine thread does (it
+// has pidfds and a timer to watch in the same poll).
 #pragma once
 
 #include <atomic>
@@ -25,7 +25,9 @@ struct alignas(64) Doorbell {
   std::atomic<std::uint32_t> sequence;
   std::atomic<std::uint32_t> sleeper;  // Sleep in the low byte, wanted News above it
 
-  static constexpr std::uint32_t asleep(Sleep how, std::uint32_t wanted) { return how | wanted << 8; }
+  static constexpr std::uint32_t asleep(Sleep how, std::uint32_t wanted) {
+    return how | wanted << 8;
+  }
 
   // `eventfd` belongs to the rank whose doorbell this is.
   void ring(News news, int eventfd);

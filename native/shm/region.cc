@@ -51,7 +51,8 @@ Status ShmRegion::map(int fd, std::size_t size, ShmRegion& region) {
   if (static_cast<std::size_t>(info.st_size) != size) {
     return Status::error(Code::kInternal, "a shared-memory region has an unexpected size");
   }
-  // A descriptor from another process that could still shrink would be a SIGBUS at its owner's whim.
+  // A descriptor from another process that could still shrink would be a SIGBUS at its owner's
+  // whim.
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     return Status::error(Code::kInternal, "a shared-memory region is not sealed");

@@ -38,26 +38,26 @@ void check_equal(const char* file, int line, const char* text, const A& a, const
 
 }  // namespace khorovod::testing
 
-#define TEST(name)                                                        \
-  static void name();                                                     \
+#define TEST(name)                                                         \
+  static void name();                                                      \
   static const ::khorovod::testing::Register register_##name(#name, name); \
   static void name()
 
 #define CHECK(condition) \
-  ((condition) ? void() : ::khorovod::testing::fail(__FILE__, __LINE__, "CHECK failed: " #condition))
-#define CHECK_EQ(a, b) \
-  ::khorovod::testing::check_equal(__FILE__, __LINE__, #a " == " #b, (a), (b))
+  ((condition) ? void()  \
+               : ::khorovod::testing::fail(__FILE__, __LINE__, "CHECK failed: " #condition))
+#define CHECK_EQ(a, b) ::khorovod::testing::check_equal(__FILE__, __LINE__, #a " == " #b, (a), (b))
 
-#define TEST_MAIN()                                                              \
-  int main(int argc, char** argv) {                                              \
-    int ran = 0;                                                                 \
-    for (const auto& test : ::khorovod::testing::cases()) {                      \
-      if (argc > 1 && std::string(argv[1]) != test.name) continue;               \
-      std::printf("%s\n", test.name);                                            \
-      std::fflush(stdout);                                                       \
-      test.body();                                                               \
-      ++ran;                                                                     \
-    }                                                                            \
-    std::printf("%d passed, 0 failed\n", ran);                                   \
-    return ran > 0 ? 0 : 1;                                                      \
+#define TEST_MAIN()                                                \
+  int main(int argc, char** argv) {                                \
+    int ran = 0;                                                   \
+    for (const auto& test : ::khorovod::testing::cases()) {        \
+      if (argc > 1 && std::string(argv[1]) != test.name) continue; \
+      std::printf("%s\n", test.name);                              \
+      std::fflush(stdout);                                         \
+      test.body();                                                 \
+      ++ran;                                                       \
+    }                                                              \
+    std::printf("%d passed, 0 failed\n", ran);                     \
+    return ran > 0 ? 0 : 1;                                        \
   }

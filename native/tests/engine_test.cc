@@ -1,15 +1,15 @@
-// The engine with ranks as threads: results against plain loops, every size, dtype and way to wait, in
-// shared memory and over sockets.
+// The engine with ranks as threads: results against plain loops, every size, dtype and way to wait,
+// in shared memory and over sockets.
 #include <random>
 
 #include "tests/local_world.h"
 #include "tests/tcp_worlds.h"
 
 // The body is run with `make` for each kind of world.
-#define TEST_IN_EVERY_WORLD(name)                                                             \
-  static void name(const WorldMaker& make);                                                   \
-  static const Register register_shm_##name("shm." #name, [] { name(make_shm_worlds); });     \
-  static const Register register_tcp_##name("tcp." #name, [] { name(make_tcp_worlds); });     \
+#define TEST_IN_EVERY_WORLD(name)                                                         \
+  static void name(const WorldMaker& make);                                               \
+  static const Register register_shm_##name("shm." #name, [] { name(make_shm_worlds); }); \
+  static const Register register_tcp_##name("tcp." #name, [] { name(make_tcp_worlds); }); \
   static void name(const WorldMaker& make)
 
 namespace khorovod::testing {
@@ -121,8 +121,8 @@ TEST_IN_EVERY_WORLD(broadcast_every_root_and_barrier) {
 
 TEST_IN_EVERY_WORLD(average_truncates_integers_toward_zero) {
   run_world(make, 2, {}, [](Engine& engine) {
-    const std::vector<std::int64_t> in =
-        engine.rank() == 0 ? std::vector<std::int64_t>{3, -3, 7} : std::vector<std::int64_t>{0, 0, 7};
+    const std::vector<std::int64_t> in = engine.rank() == 0 ? std::vector<std::int64_t>{3, -3, 7}
+                                                            : std::vector<std::int64_t>{0, 0, 7};
     std::vector<std::int64_t> out;
     const auto op = allreduce_operation("avg", in, out, ReduceOp::kAverage);
     CHECK(engine.submit(op, true).ok());
@@ -173,7 +173,8 @@ TEST_IN_EVERY_WORLD(many_threads_wait_on_one_engine) {
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&engine, t] {
         for (int i = 0; i < 50; ++i) {
-          const auto in = input_of<float>(engine.rank(), 300 + static_cast<std::size_t>(t) * 1000, i);
+          const auto in =
+              input_of<float>(engine.rank(), 300 + static_cast<std::size_t>(t) * 1000, i);
           std::vector<float> out;
           const auto op = allreduce_operation("thread." + std::to_string(t), in, out);
           CHECK(engine.submit(op, i % 2 == 0).ok());

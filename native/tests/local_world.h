@@ -43,7 +43,8 @@ inline std::vector<World> make_shm_worlds(int size) {
   for (int r = 0; r < size; ++r) {
     std::vector<UniqueFd> copies;
     for (const UniqueFd& wake : wakes) copies.emplace_back(::dup(wake.get()));
-    worlds.push_back(make_shm_world(r, size, region, UniqueFd(::dup(wakes[static_cast<std::size_t>(r)].get())),
+    worlds.push_back(make_shm_world(r, size, region,
+                                    UniqueFd(::dup(wakes[static_cast<std::size_t>(r)].get())),
                                     std::move(copies), peers_without(r, size)));
   }
   return worlds;
@@ -54,7 +55,8 @@ inline void run_world(const WorldMaker& make, int size, const EngineOptions& opt
                       const std::function<void(Engine&)>& body) {
   std::vector<World> worlds = make(size);
   std::vector<std::unique_ptr<Engine>> engines;
-  for (World& world : worlds) engines.push_back(std::make_unique<Engine>(std::move(world), options));
+  for (World& world : worlds)
+    engines.push_back(std::make_unique<Engine>(std::move(world), options));
   std::vector<std::thread> threads;
   for (auto& engine : engines) threads.emplace_back([&] { body(*engine); });
   for (auto& thread : threads) thread.join();
@@ -69,17 +71,25 @@ inline Status wait(Engine& engine, const OperationRef& operation) {
 template <typename T>
 constexpr DType dtype_of();
 template <>
-constexpr DType dtype_of<float>() { return DType::kFloat32; }
+constexpr DType dtype_of<float>() {
+  return DType::kFloat32;
+}
 template <>
-constexpr DType dtype_of<double>() { return DType::kFloat64; }
+constexpr DType dtype_of<double>() {
+  return DType::kFloat64;
+}
 template <>
-constexpr DType dtype_of<std::int32_t>() { return DType::kInt32; }
+constexpr DType dtype_of<std::int32_t>() {
+  return DType::kInt32;
+}
 template <>
-constexpr DType dtype_of<std::int64_t>() { return DType::kInt64; }
+constexpr DType dtype_of<std::int64_t>() {
+  return DType::kInt64;
+}
 
 template <typename T>
-OperationRef allreduce_operation(const std::string& name, const std::vector<T>& in, std::vector<T>& out,
-                                 ReduceOp reduce = ReduceOp::kSum) {
+OperationRef allreduce_operation(const std::string& name, const std::vector<T>& in,
+                                 std::vector<T>& out, ReduceOp reduce = ReduceOp::kSum) {
   auto operation = std::make_shared<Operation>();
   operation->request.name = name;
   operation->request.dtype = dtype_of<T>();

@@ -1,5 +1,5 @@
-// Messages over a byte stream: four bytes of length, then the message. Keeps what the stream does not
-// take yet, and what has arrived of a message that is not complete.
+// Messages over a byte stream: four bytes of length, then the message. Keeps what the stream does
+// not take yet, and what has arrived of a message that is not complete.
 #pragma once
 
 #include <cstdint>

@@ -19,6 +19,16 @@ DEADLINE = 60.0
 """A guard against hangs on a loaded machine, not a measurement."""
 
 
+# A shell starts background jobs with SIGINT ignored; that would be inherited, and respected.
+ENTRY = """
+import signal, sys
+for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+    signal.signal(signum, signal.SIG_DFL)
+from horovod.runner.cli import main
+sys.exit(main())
+"""
+
+
 def until(condition: Callable[[], object], what: str, deadline: float = DEADLINE) -> None:
     """Wait for ``condition``."""
     end = time.monotonic() + deadline
@@ -37,7 +47,9 @@ class Launcher:
         source = Path(horovod.__file__).parent.parent
         path = os.pathsep.join([str(source), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
         self.env = {**os.environ, "PYTHONPATH": path, name: value}
-        self.prefix = [sys.executable, "-m", "horovod.runner.cli"]
+        file = tmp_path / "horovodrun.py"
+        file.write_text(ENTRY)
+        self.prefix = [sys.executable, str(file)]
 
     def script(self, code: str, name: str = "worker.py") -> list[str]:
         """The command that runs ``code`` as a worker."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -50,6 +51,11 @@ for s in (2, 15): signal.signal(s, signal.SIG_IGN)
 open(f'{here}/up.' + os.environ['RANK'], 'w').close()
 time.sleep(300)
 """
+
+
+def peak_memory_mib(pid):
+    with open(f"/proc/{pid}/status") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("VmHWM:")) / 1024
 
 
 def start(horovodrun, code):
@@ -108,6 +114,7 @@ def test_ctrl_c_works_while_nobody_reads_the_output(horovodrun):
         assert process.stdout is not None
         process.stdout.read(100_000)
         time.sleep(1)  # now the pipe is full
+        assert peak_memory_mib(process.pid) < 100
         process.send_signal(signal.SIGINT)
         assert process.wait(30) == 130
     horovodrun.wait_until_all_gone()
@@ -134,7 +141,9 @@ print('checkpoint', child.poll())
 def test_nohup_is_respected(horovodrun):
     command = [
         "nohup",
-        *horovodrun.prefix,
+        sys.executable,
+        "-m",
+        "horovod.runner.cli",
         "-np",
         "1",
         *horovodrun.script(HANDLES.replace("signal.SIGHUP, ", "")),

@@ -14,20 +14,22 @@ extern const Kernels kernels;
 }
 #endif
 
-const Kernels& kernels() {
+std::vector<const Kernels*> supported_kernels() {
+  std::vector<const Kernels*> sets{&baseline::kernels};
 #if defined(__x86_64__)
-  static const Kernels& best = []() -> const Kernels& {
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-        __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
-      return avx512::kernels;
-    }
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return avx2::kernels;
-    return baseline::kernels;
-  }();
-  return best;
-#else
-  return baseline::kernels;
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
+    sets.push_back(&avx2::kernels);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")) {
+    sets.push_back(&avx512::kernels);
+  }
 #endif
+  return sets;
+}
+
+const Kernels& kernels() {
+  static const Kernels& best = *supported_kernels().back();
+  return best;
 }
 
 }  // namespace khorovod

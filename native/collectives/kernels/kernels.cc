@@ -109,10 +109,10 @@ void sum_typed(T* dst, const std::byte* const* sources, int n, std::size_t count
 }
 
 template <typename T>
-void sum_as(std::byte* dst, const std::byte* const* sources, int n, std::size_t count, Scale scale) {
-  with_scaling<T>(scale, [&](auto finish) {
-    sum_typed(reinterpret_cast<T*>(dst), sources, n, count, finish);
-  });
+void sum_as(std::byte* dst, const std::byte* const* sources, int n, std::size_t count,
+            Scale scale) {
+  with_scaling<T>(
+      scale, [&](auto finish) { sum_typed(reinterpret_cast<T*>(dst), sources, n, count, finish); });
 }
 
 template <typename T>

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/dtype.h"
 
@@ -28,7 +29,8 @@ struct Kernels {
   void (*scale)(DType dtype, std::byte* dst, const std::byte* src, std::size_t count, Scale scale);
 };
 
-// The best set that this CPU can run.
+// The sets that this CPU can run, and the best of them.
+std::vector<const Kernels*> supported_kernels();
 const Kernels& kernels();
 
 }  // namespace khorovod

@@ -12,7 +12,8 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from horovod import __version__, _native
+import horovod
+from horovod import _native
 from horovod._config import Settings
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
@@ -123,8 +124,8 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
         return Runtime(who, settings, _native.Engine.alone(options, _ERRORS), generation, "")
     if who.local_size != who.size:
         raise InitError(
-            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on this "
-            "one. This version works on one machine only."
+            f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on "
+            "this one. This version works on one machine only."
         )
     # Not needed in a world of one, and not free to import.
     from horovod.rendezvous import meeting
@@ -136,7 +137,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             host=who.hostname,
             job_id=who.job_id,
             generation=generation,
-            version=__version__,
+            version=horovod.__version__,
             plane=settings.cpu_operations,
             timeout=settings.start_timeout,
             create_region=lambda: _native.create_region(_native.shm_bytes_needed(who.size)),

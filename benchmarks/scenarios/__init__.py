@@ -1,0 +1,23 @@
+"""The scenarios, one file each: a name, what it is about, and `run(session) -> rows`."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from benchmarks.results import Row
+from benchmarks.scenarios import bandwidth, batches, idle, latency, memory, startup
+from benchmarks.session import Session
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Something that `--only` can name."""
+
+    name: str
+    about: str
+    run: Callable[[Session], list[Row]]
+
+
+ALL = tuple(
+    Scenario(module.NAME, (module.__doc__ or "").splitlines()[0], module.run)
+    for module in (latency, batches, bandwidth, startup, idle, memory)
+)

@@ -1,0 +1,1 @@
+"""Checks of the benchmark tool itself; they assert no speed."""

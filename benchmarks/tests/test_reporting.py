@@ -1,0 +1,103 @@
+"""The pure parts: statistics, goals, tables, the README's markers, the picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks import goals, readme, report, stats
+from benchmarks.cases import Calls, packed
+from benchmarks.results import Results, Row
+
+MIB = 1 << 20
+MACHINE = {
+    "date": "today",
+    "cpu": "a processor",
+    "cores": 2,
+    "memory_gb": 1.0,
+    "kernel": "6",
+    "load_before": 0.0,
+    "python": "3",
+    "commit": "0",
+    "versions": {"numpy": "2"},
+}
+
+
+def _rank(entered: list[int], returned: list[int], **counters: int) -> dict[str, object]:
+    times = {"entered": packed(entered), "submitted": packed(returned), "returned": packed(returned)}
+    return {**times, "cpu_ns": 0, "voluntary": 0, "involuntary": 0, "counters": counters}
+
+
+def _row(scenario: str, peer: str, us: float, **key: object) -> Row:
+    metrics = {"us": us, "p99_us": us * 2, "loop_us": us, "GB/s": 1e3 / us, "submit_us": 1.0}
+    return Row(scenario, peer, key, rounds=[metrics, metrics]).finish()
+
+
+def _results() -> Results:
+    latency = [_row("latency", peer, 10.0, state="hot", bytes=4, ranks=2) for peer in ("hvd", "gloo")]
+    times = {("hvd", "in"): 100.0, ("hvd", "out"): 120.0, ("gloo", "in"): 500.0, ("openmpi", "in"): 150.0}
+    large = [
+        _row("bandwidth", peer, us * ranks, bytes=64 * MIB, place=place, ranks=ranks)
+        for ranks in (2, 4)
+        for (peer, place), us in times.items()
+    ]
+    return Results(MACHINE, latency + large)
+
+
+def test_completion_counts_from_the_last_arrival_to_the_last_return() -> None:
+    ranks = [_rank([0, 10_000], [9_000, 16_000]), _rank([4_000, 11_000], [5_000, 12_000])]
+    metrics = stats.calls_metrics(Calls(4, calls=2), ranks, communicates=True)
+    assert metrics["us"] == pytest.approx((5 + 5) / 2)
+    assert metrics["last_arrival_us"] == pytest.approx(1)
+    assert metrics["loop_us"] == pytest.approx(8)
+
+
+def test_counters_are_per_call_of_the_busiest_rank() -> None:
+    ranks = [_rank([0, 2], [1, 3], plans=4), _rank([0, 2], [1, 3], plans=6)]
+    assert stats.calls_metrics(Calls(4, calls=2), ranks, communicates=True)["counter.plans"] == 3
+
+
+@pytest.mark.parametrize(
+    ("what", "value", "met"),
+    [
+        ("4 B allreduce, hot", 10.0, True),
+        ("2 ranks in place, over Gloo", 5.0, True),
+        ("2 ranks in place from 64 MiB, over raw MPI", 1.5, False),
+        ("64 MiB in place, 4 ranks over 2 ranks", 2.0, True),
+        ("out of place over in place", 1.2, True),
+        ("import horovod", None, None),
+    ],
+)
+def test_goals_read_the_results(what: str, value: float | None, met: bool | None) -> None:
+    verdict = next(verdict for verdict in goals.judge_all(_results()) if verdict.what == what)
+    assert verdict.met is met
+    assert verdict.value == (None if value is None else pytest.approx(value))
+
+
+def test_the_document_has_every_table_that_was_measured() -> None:
+    results = _results()
+    text = report.document(results, goals.judge_all(results))
+    assert "### Latency" in text
+    assert "5.00x" in text
+    assert "1.33x short" in text
+    assert "### Idle" not in text
+
+
+def test_tables_replace_what_is_between_the_markers() -> None:
+    text = readme.replace_results(f"a\n{readme.BEGIN}\nold\n{readme.END}\nz\n", "new\n")
+    assert text == f"a\n{readme.BEGIN}\n\nnew\n\n{readme.END}\nz\n"
+
+
+def test_results_survive_a_file(tmp_path: Path) -> None:
+    results = _results()
+    results.save(tmp_path / "results.json", [])
+    assert Results.load(tmp_path / "results.json") == results
+
+
+def test_the_picture_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    from benchmarks import plot
+
+    assert plot.draw(_results(), tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000

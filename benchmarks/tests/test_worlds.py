@@ -1,0 +1,68 @@
+"""Worlds start, answer, fail and end as they should; and a quick run goes from end to end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cases import Calls, Idle
+from benchmarks.cli import main
+from benchmarks.peers import NAMES, by_name
+from benchmarks.session import Options, Session
+from benchmarks.world import World, WorldFailed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_installed_peer_sums(name: str) -> None:
+    peer = by_name(name)
+    if reason := peer.missing():
+        pytest.skip(reason)
+    with Session(Options((name,), rounds=1, quick=True)) as session:
+        (row,) = session.measure_calls("bandwidth", "bandwidth", Calls(4096), 2, bytes=4096)
+    assert row.status == "ok", row.error
+
+
+def test_a_killed_rank_is_an_error_that_says_so() -> None:
+    world = World(by_name("memcpy"), 2)
+    victim = world.pids[1]
+    timer = threading.Timer(0.5, os.kill, (victim, signal.SIGKILL))
+    timer.start()
+    try:
+        with pytest.raises(WorldFailed, match=r"memcpy: (rank 1 has gone|a process ended with code -9)"):
+            world.run(Idle(30), seconds=60)
+    finally:
+        timer.join()
+        world.kill()
+
+
+def test_a_deadline_is_kept() -> None:
+    world = World(by_name("memcpy"), 2)
+    try:
+        with pytest.raises(WorldFailed, match="no answer in time"):
+            world.run(Idle(30), seconds=1)
+    finally:
+        world.kill()
+
+
+def test_a_failed_case_fails_its_row_only() -> None:
+    with Session(Options(("memcpy",), rounds=1, quick=True)) as session:
+        (bad,) = session.measure_calls("bandwidth", "bandwidth", Calls(1 << 60), 2, bytes=0)
+        (good,) = session.measure_calls("bandwidth", "bandwidth", Calls(4096), 2, bytes=4096)
+    assert (bad.status, good.status) == ("failed", "ok")
+    assert "MemoryError" in bad.error
+
+
+@pytest.mark.slow
+def test_a_quick_run_writes_everything(tmp_path: Path) -> None:
+    arguments = ["--quick", "--rounds", "1", "--peers", "gloo,openmpi", "--only", "latency,startup"]
+    assert main([*arguments, "--out", str(tmp_path)]) == 0
+    document = json.loads((tmp_path / "results.json").read_text())
+    assert {row["status"] for row in document["rows"]} <= {"ok", "not installed"}
+    assert document["machine"]["commit"]
+    assert len(document["goals"]) > 10
+    assert (tmp_path / "results.md").is_file()
