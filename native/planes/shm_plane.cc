@@ -4,25 +4,7 @@
 
 namespace khorovod {
 
-<<<<<<< HEAD
 void ShmPlane::submit(Work work) { works_.push(std::move(work)); }
-=======
-namespace {
-
-// Copies or scales one piece of a tensor.
-void move_scaled(DType dtype, std::byte* dst, const std::byte* src, std::size_t bytes,
-                 Scale scale) {
-  if (scale.identity()) {
-    std::memcpy(dst, src, bytes);
-  } else {
-    kernels().scale(dtype, dst, src, bytes / dtype_size(dtype), scale);
-  }
-}
-
-}  // namespace
-
-void ShmPlane::submit(Work work) { works_.push_back(std::move(work)); }
->>>>>>> main
 
 void ShmPlane::abort() {
   works_.clear();
@@ -45,11 +27,7 @@ bool ShmPlane::copy_in() {
   if (work.movement == Movement::kAllreduce || work.root == domain_.rank()) {
     std::byte* slot = domain_.slot(domain_.rank(), chunk);
     for_each_piece(
-<<<<<<< HEAD
         work, copy_.cursor, copy_.at, copy_.at + works_.chunk_bytes(copy_),
-=======
-        work, copy_.cursor, copy_.at, copy_.at + chunk_bytes(copy_),
->>>>>>> main
         [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
           move_scaled(work.dtype, slot + at, segment.in + within, bytes, work.prescale);
         });
@@ -62,13 +40,8 @@ bool ShmPlane::copy_in() {
 
 // Reduces bytes [begin, end) of the stage's chunk from all slots into my output and, for the peers
 // to gather, into my slot.
-<<<<<<< HEAD
 void ShmPlane::reduce_range(Place& stage, Share share, bool into_slot) {
   const Work& work = works_.work_at(stage);
-=======
-void ShmPlane::reduce_range(Stage& stage, Share share, bool into_slot) {
-  const Work& work = works_[stage.work];
->>>>>>> main
   sources_.resize(static_cast<std::size_t>(domain_.size()));
   std::byte* mine = domain_.slot(domain_.rank(), stage.chunk);
   const std::size_t element = dtype_size(work.dtype);
@@ -115,11 +88,7 @@ bool ShmPlane::reduce() {
 void ShmPlane::copy_out(Place& stage, int rank, Share share) {
   if (share.begin == share.end) return;
   const std::byte* slot = domain_.slot(rank, stage.chunk) + share.begin;
-<<<<<<< HEAD
   for_each_piece(works_.work_at(stage), stage.cursor, stage.at + share.begin, stage.at + share.end,
-=======
-  for_each_piece(works_[stage.work], stage.cursor, stage.at + share.begin, stage.at + share.end,
->>>>>>> main
                  [&](const Segment& segment, std::size_t within, std::size_t at,
                      std::size_t bytes) { std::memcpy(segment.out + within, slot + at, bytes); });
 }
