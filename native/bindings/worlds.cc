@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 
 #include "engine/shm_world.h"
+#include "engine/tcp_world.h"
 #include "shm/domain.h"
 #include "shm/region.h"
 
@@ -76,6 +77,14 @@ PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::v
   return new PyEngine(make_shm_world(rank, size, std::move(region), std::move(wake),
                                      std::move(bells), std::move(others)),
                       options_from(options), std::move(errors));
+}
+
+PyEngine* make_engine_tcp(int rank, int size, int wake_fd, std::vector<int> control_fds,
+                          std::vector<int> data_fds, std::vector<PeerTuple> peers,
+                          const nb::dict& options, nb::tuple errors) {
+  World world = make_tcp_world(rank, size, UniqueFd(wake_fd), owned(control_fds), owned(data_fds),
+                               peers_from(peers));
+  return new PyEngine(std::move(world), options_from(options), std::move(errors));
 }
 
 }  // namespace khorovod

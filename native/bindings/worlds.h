@@ -22,5 +22,8 @@ PyEngine* make_engine_alone(const nanobind::dict& options, nanobind::tuple error
 PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::vector<int> eventfds,
                           std::vector<PeerTuple> peers, const nanobind::dict& options,
                           nanobind::tuple errors);
+PyEngine* make_engine_tcp(int rank, int size, int wake_fd, std::vector<int> control_fds,
+                          std::vector<int> data_fds, std::vector<PeerTuple> peers,
+                          const nanobind::dict& options, nanobind::tuple errors);
 
 }  // namespace khorovod

@@ -30,6 +30,9 @@ constexpr std::size_t kInlineBudget = 8192;
 constexpr Nanoseconds kFirstSlice = kMillisecond;
 constexpr Nanoseconds kLongestSlice = 50 * kMillisecond;
 
+// After this many milliseconds the engine thread looks whether the caller that drove has gone.
+constexpr int kAwayTime = 200;
+
 void add(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
   counter.store(counter.load(std::memory_order_relaxed) + value, std::memory_order_relaxed);
 }
@@ -139,7 +142,14 @@ WaitResult Engine::wait(Operation& operation) {
     if (operation.is_done()) return WaitResult::kDone;
     if (!stopping_.load(std::memory_order_acquire) && progress_.try_lock()) {
       const WaitResult result = drive(operation);
+      const bool thread_needed = std::exchange(thread_needed_, false);
+      const bool under_way = busy();
       progress_.unlock();
+      // Only now: a thread that finds the lock held goes back to sleep, as it may have done
+      // already.
+      if ((turned_away_.exchange(false) && under_way) || thread_needed) {
+        signal_eventfd(world_.wake.get());
+      }
       notify_local_waiters();
       if (result == WaitResult::kInterrupted && !operation.is_done()) return result;
     } else {
@@ -183,6 +193,7 @@ void Engine::shutdown() {
       const std::lock_guard lock(progress_);
       // Plans that peers need in order to finish what this rank has finished already.
       const Nanoseconds deadline = now_ns() + kSecond;
+      fds_.clear();
       while (world_.link->backlog() && world_.link->failure().ok() && now_ns() < deadline) {
         const std::uint32_t mark = world_.link->mark();
         if (!world_.link->flush()) world_.link->sleep(mark, kAllNews, fds_, kMillisecond);
@@ -218,9 +229,10 @@ WaitResult Engine::drive(Operation& operation) {
       if (now_ns() - began < kLongestSlice) continue;
       break;  // a long transfer: let the caller look for signals
     }
-    if (spin_for_news(mark)) continue;
     fds_.clear();
     world_.plane->wanted_fds(fds_);
+    if (fds_.empty() && spin_for_news(mark))
+      continue;  // a spinner does not see the plane's sockets
     add(counters_.sleeps, 1);
     const Wakeup wakeup = world_.link->sleep(mark, wanted_news() | kNewsControl, fds_, slice);
     if (wakeup == Wakeup::kTimeout) slice = std::min(2 * slice, kLongestSlice);
@@ -230,7 +242,7 @@ WaitResult Engine::drive(Operation& operation) {
   }
   // The caller may not come back: the engine thread takes over where this leaves off.
   world_.link->park(world_.link->mark(), wanted_news());
-  signal_eventfd(world_.wake.get());
+  thread_needed_ = true;
   return WaitResult::kInterrupted;
 }
 
@@ -261,7 +273,7 @@ bool Engine::hand_over(std::uint32_t mark) {
   fds_.clear();
   world_.link->wanted_fds(fds_);
   // Over sockets the engine thread stayed away from them while a caller was driving.
-  if (busy() && !fds_.empty()) signal_eventfd(world_.wake.get());
+  if (busy() && !fds_.empty()) thread_needed_ = true;
   return true;
 }
 
@@ -544,7 +556,8 @@ void Engine::complete(const OperationRef& operation, Status status) {
 // a batch of decisions that has yet to come from the coordinator, who tells one rank after the
 // other.
 void Engine::check_world(bool quiet, int departed) {
-  if (const int dead = dead_rank_.load(std::memory_order_acquire); dead >= 0) {
+  if (const int dead = dead_rank_.load(std::memory_order_acquire);
+      dead >= 0 && !world_.link->has_left(dead)) {
     Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
     world_.link->abort(lost.code, lost.message);
     return fail_everything(std::move(lost));
@@ -555,16 +568,21 @@ void Engine::check_world(bool quiet, int departed) {
     world_.link->abort(failure.code, failure.message);
     return fail_everything(std::move(failure));
   }
-  if (quiet && departed >= 0 && waiting_ > 0 && world_.link->left_after(departed) <= carried_out_) {
+  const bool plane_will_tell = !running_.empty() && world_.plane->notices_departures();
+  if (quiet && departed >= 0 && waiting_ > 0 && !plane_will_tell &&
+      world_.link->left_after(departed) <= carried_out_) {
     fail_everything(Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
   }
 }
 
+std::string describe(const Peer& peer) {
+  return "rank " + std::to_string(peer.rank) + " (host " + peer.host + ", pid " +
+         std::to_string(peer.pid) + ")";
+}
+
 std::string Engine::describe_peer(int rank) const {
   for (const Peer& peer : world_.peers) {
-    if (peer.rank != rank) continue;
-    return "rank " + std::to_string(rank) + " (host " + peer.host + ", pid " +
-           std::to_string(peer.pid) + ")";
+    if (peer.rank == rank) return describe(peer);
   }
   return "rank " + std::to_string(rank);
 }
@@ -624,13 +642,15 @@ void Engine::fail_everything(Status reason) {
 void Engine::run_thread() {
   std::vector<pollfd> fds;
   std::vector<pollfd> sockets;
+  bool away = true;  // from the sockets: it has not asked for them, or a caller drives
   for (;;) {
     fds = {{world_.wake.get(), POLLIN, 0}, {timer_.get(), POLLIN, 0}};
     for (const Peer& peer : world_.peers) {
       fds.push_back({peer.pidfd ? peer.pidfd.get() : -1, POLLIN, 0});
     }
     fds.insert(fds.end(), sockets.begin(), sockets.end());
-    ::poll(fds.data(), fds.size(), -1);
+    // Idle ranks too must hear of departures and aborts: look before long whether nobody drives.
+    ::poll(fds.data(), fds.size(), away ? kAwayTime : -1);
     add(counters_.thread_wakeups, 1);
     std::uint64_t ignored = 0;
     for (int i = 0; i < 2; ++i) {
@@ -641,7 +661,10 @@ void Engine::run_thread() {
     if (stopping_.load(std::memory_order_acquire)) return;
     notice_deaths(fds);
     sockets.clear();
-    if (progress_.try_lock()) {
+    turned_away_ = true;  // before trying: the driver looks after it has unlocked
+    away = !progress_.try_lock();
+    if (!away) {
+      turned_away_ = false;
       drive_from_thread(sockets);
       progress_.unlock();
       notify_local_waiters();
@@ -657,8 +680,11 @@ void Engine::notice_deaths(const std::vector<pollfd>& fds) {
     Peer& peer = world_.peers[i];
     peer.pidfd.reset();  // seen; only this thread uses it
     if (world_.link->has_left(peer.rank)) continue;
-    int none = -1;
-    dead_rank_.compare_exchange_strong(none, peer.rank, std::memory_order_acq_rel);
+    // Whether its goodbye is only unread, check_world sees.
+    const int known = dead_rank_.load(std::memory_order_acquire);
+    if (known < 0 || world_.link->has_left(known)) {
+      dead_rank_.store(peer.rank, std::memory_order_release);
+    }
     world_.link->wake_self();  // whoever drives
   }
 }
@@ -670,6 +696,7 @@ void Engine::drive_from_thread(std::vector<pollfd>& sockets) {
     while (step() && !stopping_.load(std::memory_order_acquire)) {
     }
   } while (!world_.link->park(mark, wanted_news()));
+  if (broken_) return;  // nobody reads them any more
   world_.link->wanted_fds(sockets);
   world_.plane->wanted_fds(sockets);
 }

@@ -43,6 +43,9 @@ struct Peer {
   UniqueFd pidfd;  // may be empty: another host, or a kernel without pidfds
 };
 
+// "rank 2 (host a, pid 7)"
+std::string describe(const Peer& peer);
+
 // What connects this rank with the others. A world of one has no link and no plane.
 struct World {
   int rank = 0;
@@ -155,6 +158,7 @@ class Engine {
   std::unordered_map<std::uint64_t, Running> running_;  // by plan number
   std::size_t waiting_ = 0;                             // announced, not complete
   bool broken_ = false;                                 // everything has failed, for good
+  bool thread_needed_ = false;                          // to go on where the driver leaves off
   std::vector<OperationRef> draining_;
   Writer outgoing_;
   std::uint64_t carried_out_ = 0;  // the last batch of decisions
@@ -165,6 +169,7 @@ class Engine {
   // Between threads.
   std::atomic<bool> stopping_{false};
   std::atomic<int> dead_rank_{-1};
+  std::atomic<bool> turned_away_{false};  // the engine thread was woken while a caller drove
   std::atomic<std::uint32_t> local_bell_{0};
   std::atomic<int> local_waiters_{0};
 

@@ -81,6 +81,9 @@ class DataPlane {
   virtual bool advance(const SegmentDone& done) = 0;
   // kOk, or why the plane can never finish what it has (a connection broke).
   virtual Status failure() const { return {}; }
+  // Whether `failure` also tells when a rank has left that the works under way still need. Where
+  // bytes are on their way after a rank has left (sockets), only the plane can know.
+  virtual bool notices_departures() const { return false; }
   // Forgets all work; tensors are no longer touched. The plane is not used again.
   virtual void abort() = 0;
   // What a sleeper must wait for: kinds of News in a shared-memory domain, or sockets.

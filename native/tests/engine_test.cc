@@ -1,7 +1,16 @@
-// The engine with ranks as threads: results against plain loops, every size, dtype and way to wait.
+// The engine with ranks as threads: results against plain loops, every size, dtype and way to wait,
+// in shared memory and over sockets.
 #include <random>
 
 #include "tests/local_world.h"
+#include "tests/tcp_worlds.h"
+
+// The body is run with `make` for each kind of world.
+#define TEST_IN_EVERY_WORLD(name)                                                         \
+  static void name(const WorldMaker& make);                                               \
+  static const Register register_shm_##name("shm." #name, [] { name(make_shm_worlds); }); \
+  static const Register register_tcp_##name("tcp." #name, [] { name(make_tcp_worlds); }); \
+  static void name(const WorldMaker& make)
 
 namespace khorovod::testing {
 
@@ -70,17 +79,17 @@ void async_steps(const WorldMaker& make, int size, int tensors, int steps) {
 
 }  // namespace
 
-TEST(allreduce_float32_2) { allreduce_many_sizes<float>(make_shm_worlds, 2); }
-TEST(allreduce_float32_3) { allreduce_many_sizes<float>(make_shm_worlds, 3); }
-TEST(allreduce_float32_5) { allreduce_many_sizes<float>(make_shm_worlds, 5); }
-TEST(allreduce_float64_4) { allreduce_many_sizes<double>(make_shm_worlds, 4); }
-TEST(allreduce_int32_2) { allreduce_many_sizes<std::int32_t>(make_shm_worlds, 2); }
-TEST(allreduce_int64_3) { allreduce_many_sizes<std::int64_t>(make_shm_worlds, 3); }
-TEST(async_in_any_order_2) { async_steps(make_shm_worlds, 2, 100, 5); }
-TEST(async_in_any_order_3) { async_steps(make_shm_worlds, 3, 30, 5); }
+TEST_IN_EVERY_WORLD(allreduce_float32_2) { allreduce_many_sizes<float>(make, 2); }
+TEST_IN_EVERY_WORLD(allreduce_float32_3) { allreduce_many_sizes<float>(make, 3); }
+TEST_IN_EVERY_WORLD(allreduce_float32_5) { allreduce_many_sizes<float>(make, 5); }
+TEST_IN_EVERY_WORLD(allreduce_float64_4) { allreduce_many_sizes<double>(make, 4); }
+TEST_IN_EVERY_WORLD(allreduce_int32_2) { allreduce_many_sizes<std::int32_t>(make, 2); }
+TEST_IN_EVERY_WORLD(allreduce_int64_3) { allreduce_many_sizes<std::int64_t>(make, 3); }
+TEST_IN_EVERY_WORLD(async_in_any_order_2) { async_steps(make, 2, 100, 5); }
+TEST_IN_EVERY_WORLD(async_in_any_order_3) { async_steps(make, 3, 30, 5); }
 
-TEST(nobody_waits) {
-  run_world(make_shm_worlds, 2, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(nobody_waits) {
+  run_world(make, 2, {}, [](Engine& engine) {
     const auto in = input_of<float>(engine.rank(), 1000, 0);
     std::vector<float> out;
     const auto op = allreduce_operation("lazy", in, out);
@@ -93,8 +102,8 @@ TEST(nobody_waits) {
   });
 }
 
-TEST(broadcast_every_root_and_barrier) {
-  run_world(make_shm_worlds, 3, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(broadcast_every_root_and_barrier) {
+  run_world(make, 3, {}, [](Engine& engine) {
     for (int root = 0; root < 3; ++root) {
       for (const std::size_t count : {1u, 5000u, 200'000u}) {
         auto data = input_of<double>(engine.rank(), count, 3);
@@ -110,8 +119,8 @@ TEST(broadcast_every_root_and_barrier) {
   });
 }
 
-TEST(average_truncates_integers_toward_zero) {
-  run_world(make_shm_worlds, 2, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(average_truncates_integers_toward_zero) {
+  run_world(make, 2, {}, [](Engine& engine) {
     const std::vector<std::int64_t> in = engine.rank() == 0 ? std::vector<std::int64_t>{3, -3, 7}
                                                             : std::vector<std::int64_t>{0, 0, 7};
     std::vector<std::int64_t> out;
@@ -122,8 +131,8 @@ TEST(average_truncates_integers_toward_zero) {
   });
 }
 
-TEST(a_mismatch_names_both_ranks_and_the_engine_goes_on) {
-  run_world(make_shm_worlds, 3, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(a_mismatch_names_both_ranks_and_the_engine_goes_on) {
+  run_world(make, 3, {}, [](Engine& engine) {
     for (int round = 0; round < 3; ++round) {
       const std::vector<float> in(engine.rank() == 2 ? 11 : 10, 1.0f);
       std::vector<float> out;
@@ -142,8 +151,8 @@ TEST(a_mismatch_names_both_ranks_and_the_engine_goes_on) {
   });
 }
 
-TEST(a_name_in_flight_is_refused) {
-  run_world(make_shm_worlds, 2, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(a_name_in_flight_is_refused) {
+  run_world(make, 2, {}, [](Engine& engine) {
     const std::vector<float> in(10, 1.0f);
     std::vector<float> out;
     const auto first = allreduce_operation("same", in, out);
@@ -158,8 +167,8 @@ TEST(a_name_in_flight_is_refused) {
   });
 }
 
-TEST(many_threads_wait_on_one_engine) {
-  run_world(make_shm_worlds, 2, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(many_threads_wait_on_one_engine) {
+  run_world(make, 2, {}, [](Engine& engine) {
     std::vector<std::thread> threads;
     for (int t = 0; t < 4; ++t) {
       threads.emplace_back([&engine, t] {
@@ -178,8 +187,8 @@ TEST(many_threads_wait_on_one_engine) {
   });
 }
 
-TEST(shutdown_of_one_rank_fails_what_the_others_wait_for) {
-  run_world(make_shm_worlds, 3, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(shutdown_of_one_rank_fails_what_the_others_wait_for) {
+  run_world(make, 3, {}, [](Engine& engine) {
     if (engine.rank() == 1) {
       engine.shutdown();
       return;
@@ -195,8 +204,8 @@ TEST(shutdown_of_one_rank_fails_what_the_others_wait_for) {
   });
 }
 
-TEST(own_shutdown_fails_what_is_pending) {
-  run_world(make_shm_worlds, 2, {}, [](Engine& engine) {
+TEST_IN_EVERY_WORLD(own_shutdown_fails_what_is_pending) {
+  run_world(make, 2, {}, [](Engine& engine) {
     if (engine.rank() == 1) {
       const std::vector<float> in(10, 1.0f);
       std::vector<float> out;
@@ -210,9 +219,9 @@ TEST(own_shutdown_fails_what_is_pending) {
   });
 }
 
-TEST(the_last_result_survives_the_coordinators_departure) {
+TEST_IN_EVERY_WORLD(the_last_result_survives_the_coordinators_departure) {
   for (int round = 0; round < 50; ++round) {
-    run_world(make_shm_worlds, 2, {}, [&](Engine& engine) {
+    run_world(make, 2, {}, [&](Engine& engine) {
       const auto in = input_of<float>(engine.rank(), round % 2 == 0 ? 10 : 400'000, round);
       std::vector<float> out;
       const auto op = allreduce_operation("last", in, out);
@@ -224,10 +233,10 @@ TEST(the_last_result_survives_the_coordinators_departure) {
   }
 }
 
-TEST(a_small_cache_evicts_and_stays_right) {
+TEST_IN_EVERY_WORLD(a_small_cache_evicts_and_stays_right) {
   EngineOptions options;
   options.negotiator.cache_capacity = 5;
-  run_world(make_shm_worlds, 2, options, [](Engine& engine) {
+  run_world(make, 2, options, [](Engine& engine) {
     std::mt19937 random(7);  // the same names on both ranks
     for (int i = 0; i < 400; ++i) {
       const int which = static_cast<int>(random() % 12);
@@ -241,10 +250,10 @@ TEST(a_small_cache_evicts_and_stays_right) {
   });
 }
 
-TEST(cycle_time_delays_but_completes) {
+TEST_IN_EVERY_WORLD(cycle_time_delays_but_completes) {
   EngineOptions options;
   options.cycle_time = 5 * kMillisecond;
-  run_world(make_shm_worlds, 2, options, [](Engine& engine) {
+  run_world(make, 2, options, [](Engine& engine) {
     for (int i = 0; i < 5; ++i) {
       const std::vector<float> in(10, 1.0f);
       std::vector<float> out;
