@@ -22,7 +22,8 @@ import horovod.numpy as hvd
 
 threads = len(os.listdir("/proc/self/task"))
 hvd.init()
-assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.cross_rank(), hvd.cross_size()) == (0, 1) * 3
+assert (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()) == (0, 1, 0, 1)
+assert (hvd.cross_rank(), hvd.cross_size()) == (0, 1)
 given = np.array([0.1, -0.0, np.nan, 1e-320])
 results = [
     hvd.allreduce(given),

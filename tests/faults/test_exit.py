@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from conftest import Start
 
 # Each is the end of rank 0's script, while rank 1 waits in a barrier that can never complete.

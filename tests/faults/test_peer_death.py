@@ -8,9 +8,8 @@ import time
 from typing import Any
 
 import pytest
-from jobs import Job, Rank
-
 from conftest import Start
+from jobs import Job, Rank
 
 VICTIMS = pytest.mark.parametrize("victim", [0, -1], ids=["coordinator", "last"])
 SIZES = pytest.mark.parametrize("size", [2, 3, 4])

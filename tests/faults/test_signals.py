@@ -6,9 +6,8 @@ import signal
 import time
 
 import pytest
-from jobs import Job
-
 from conftest import Start
+from jobs import Job
 
 INTERRUPT = """
 import _thread

@@ -221,7 +221,9 @@ class _Host:
         except (ChannelError, TimeoutError):
             channel.close()  # it came and went, or is not one of us
             return False
-        problem = self._problem_with(hello, len(descriptors)) if isinstance(hello, Hello) else "A greeting comes first."
+        problem = "The first message must be a greeting."
+        if isinstance(hello, Hello):
+            problem = self._problem_with(hello, len(descriptors))
         if problem or not isinstance(hello, Hello):
             for descriptor in descriptors:
                 os.close(descriptor)
