@@ -14,6 +14,7 @@ import pytest
 
 from horovod.exceptions import InitError
 from horovod.rendezvous import meeting
+from horovod.rendezvous.invitation import address
 from horovod.rendezvous.messages import Connected, Hello, Ready, Refusal
 
 VERSION = "test"
@@ -57,7 +58,7 @@ class Meeting:
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             try:
-                connection.connect(meeting._address(_invitation(0, self.size, self.job)))
+                connection.connect(address(_invitation(0, self.size, self.job)))
                 return connection
             except ConnectionRefusedError:
                 connection.close()

@@ -12,6 +12,6 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES)
 
 
 def on_worlds(*sizes: int, **settings: str) -> pytest.MarkDecorator:
-    """Runs the test in persistent worlds of these sizes, on every plane; ``settings`` are environment variables."""
+    """Runs the test in persistent worlds of these sizes, on every plane, with variables set."""
     keys = [WorldKey(size, plane, tuple(sorted(settings.items()))) for size in sizes for plane in PLANES]
     return pytest.mark.parametrize("world", keys, ids=str, indirect=True)

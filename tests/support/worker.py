@@ -15,7 +15,7 @@ from tests.support import frames
 Reply = tuple[Literal["result", "error"], Any]
 
 unraisable: list[str] = []
-"""Errors that Python could raise nowhere; a case that provokes some takes them with :func:`take_unraisable`."""
+"""Errors that Python could raise nowhere; who provokes some takes them with :func:`take_unraisable`."""
 
 
 def take_unraisable() -> list[str]:

@@ -24,7 +24,7 @@ import cloudpickle
 
 from tests.support import frames
 
-PLANES = ("shm",)
+PLANES = ("shm", "tcp")
 """The data planes under test: add "tcp" here to run everything on both."""
 
 MAX_PROCESSES = 8

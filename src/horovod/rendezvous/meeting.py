@@ -39,7 +39,7 @@ def meet(invitation: Invitation) -> World:
 
 
 def _claim(invitation: Invitation) -> socket.socket:
-    """Takes this rank's name, which the kernel gives away once: a child with the same environment stops here."""
+    """Takes this rank's name, which the kernel gives away once: a child with the same environment stops."""
     claim = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     try:
         claim.bind(f"{address(invitation)}-rank-{invitation.rank}")
