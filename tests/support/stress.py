@@ -1,7 +1,7 @@
 """Runs the multi-process tests again and again while every core is busy: flaky is broken.
 
-``make test-stress ROUNDS=20`` or ``python tests/support/stress.py --rounds 20 tests/faults``. Stops at the first
-failure, with that round's output.
+``make test-stress ROUNDS=20`` or ``python tests/support/stress.py --rounds 20 tests/faults``. Stops at the
+first failure, with that round's output.
 """
 
 from __future__ import annotations
