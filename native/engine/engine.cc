@@ -196,7 +196,7 @@ void Engine::shutdown() {
       fds_.clear();
       while (world_.link->backlog() && world_.link->failure().ok() && now_ns() < deadline) {
         const std::uint32_t mark = world_.link->mark();
-        if (!world_.link->flush()) world_.link->sleep(mark, kAllNews, fds_, kMillisecond);
+        if (!world_.link->flush()) world_.link->sleep(mark, {kAllNews}, fds_, kMillisecond);
       }
       fail_everything(Status::error(Code::kShutdown,
                                     "this rank shut down while the operation was "
@@ -234,7 +234,7 @@ WaitResult Engine::drive(Operation& operation) {
     if (fds_.empty() && spin_for_news(mark))
       continue;  // a spinner does not see the plane's sockets
     add(counters_.sleeps, 1);
-    const Wakeup wakeup = world_.link->sleep(mark, wanted_news() | kNewsControl, fds_, slice);
+    const Wakeup wakeup = world_.link->sleep(mark, wanted_news(), fds_, slice);
     if (wakeup == Wakeup::kTimeout) slice = std::min(2 * slice, kLongestSlice);
     if (wakeup == Wakeup::kInterrupted || (wakeup == Wakeup::kTimeout && slice == kLongestSlice)) {
       break;
@@ -280,9 +280,12 @@ bool Engine::hand_over(std::uint32_t mark) {
 // Something is under way that news could move forward.
 bool Engine::busy() const { return waiting_ > 0 || world_.link->backlog(); }
 
-std::uint32_t Engine::wanted_news() const {
+Wanted Engine::wanted_news() const {
   // With nothing pending here, nothing that needs this rank can complete: let it sleep.
-  return kNewsUrgent | (busy() ? kNewsControl | world_.plane->wanted_news() : 0u);
+  if (!busy()) return {kNewsUrgent};
+  Wanted wanted = world_.plane->wanted_news();
+  wanted.news |= kNewsUrgent | kNewsControl;
+  return wanted;
 }
 
 bool Engine::step() {

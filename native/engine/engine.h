@@ -117,7 +117,7 @@ class Engine {
   void check_world(bool quiet, int departed);
   void fail_everything(Status reason);
   std::string describe_pending() const;
-  std::uint32_t wanted_news() const;
+  Wanted wanted_news() const;
   bool busy() const;
   bool hand_over(std::uint32_t mark);
 

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/status.h"
 #include "base/wire.h"
+#include "shm/doorbell.h"
 
 namespace khorovod {
 
@@ -47,10 +48,10 @@ class Link {
   virtual std::uint32_t mark() const = 0;
   virtual bool news_since(std::uint32_t mark) const = 0;
   // For the thread that drives: returns early on a signal.
-  virtual Wakeup sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>& fds,
+  virtual Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,
                        Nanoseconds timeout) = 0;
   // From now on news of these kinds wakes the engine thread; false if there is some already.
-  virtual bool park(std::uint32_t mark, std::uint32_t wanted_news) = 0;
+  virtual bool park(std::uint32_t mark, Wanted wanted) = 0;
   // The sockets that the engine thread must poll while nobody drives (none in shared memory).
   virtual void wanted_fds(std::vector<pollfd>& fds) const = 0;
   // Wakes whoever sleeps for this rank; any thread may call it.

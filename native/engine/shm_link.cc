@@ -79,18 +79,18 @@ std::uint32_t ShmLink::mark() const {
 
 bool ShmLink::news_since(std::uint32_t mark) const { return this->mark() != mark; }
 
-Wakeup ShmLink::sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>&,
+Wakeup ShmLink::sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>&,
                       Nanoseconds timeout) {
   Doorbell& bell = domain_.mine().doorbell;
-  if (!bell.announce_sleep(Doorbell::kOnFutex, wanted_news, mark)) return Wakeup::kNews;
+  if (!bell.announce_sleep(Doorbell::kOnFutex, wanted, mark)) return Wakeup::kNews;
   const FutexResult result = futex_wait(bell.sequence, mark, timeout);
   bell.announce_awake();
   if (result == FutexResult::kInterrupted) return Wakeup::kInterrupted;
   return result == FutexResult::kTimeout ? Wakeup::kTimeout : Wakeup::kNews;
 }
 
-bool ShmLink::park(std::uint32_t mark, std::uint32_t wanted_news) {
-  return domain_.mine().doorbell.announce_sleep(Doorbell::kInPoll, wanted_news, mark);
+bool ShmLink::park(std::uint32_t mark, Wanted wanted) {
+  return domain_.mine().doorbell.announce_sleep(Doorbell::kInPoll, wanted, mark);
 }
 
 }  // namespace khorovod

@@ -29,9 +29,9 @@ class ShmLink : public Link {
   }
   std::uint32_t mark() const override;
   bool news_since(std::uint32_t mark) const override;
-  Wakeup sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>& fds,
+  Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,
                Nanoseconds timeout) override;
-  bool park(std::uint32_t mark, std::uint32_t wanted_news) override;
+  bool park(std::uint32_t mark, Wanted wanted) override;
   void wanted_fds(std::vector<pollfd>&) const override {}
   void wake_self() override { domain_.ring(domain_.rank(), kNewsUrgent); }
 

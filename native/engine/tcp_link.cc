@@ -233,8 +233,7 @@ bool TcpLink::news_since(std::uint32_t mark) const {
   return !fds.empty() && ::poll(fds.data(), fds.size(), 0) > 0;
 }
 
-Wakeup TcpLink::sleep(std::uint32_t mark, std::uint32_t, std::vector<pollfd>& fds,
-                      Nanoseconds timeout) {
+Wakeup TcpLink::sleep(std::uint32_t mark, Wanted, std::vector<pollfd>& fds, Nanoseconds timeout) {
   // A wake-up after this look makes the bell readable; one before it was followed by no look for
   // work.
   if (this->mark() != mark) return Wakeup::kNews;

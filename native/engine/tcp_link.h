@@ -46,10 +46,10 @@ class TcpLink : public Link {
   }
   std::uint32_t mark() const override { return bell_rings_.load(std::memory_order_acquire); }
   bool news_since(std::uint32_t mark) const override;
-  Wakeup sleep(std::uint32_t mark, std::uint32_t wanted_news, std::vector<pollfd>& fds,
+  Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,
                Nanoseconds timeout) override;
   // Sockets keep their news until they are read: only a wake-up since the mark would be lost.
-  bool park(std::uint32_t mark, std::uint32_t) override { return this->mark() == mark; }
+  bool park(std::uint32_t mark, Wanted) override { return this->mark() == mark; }
   void wanted_fds(std::vector<pollfd>& fds) const override;
   void wake_self() override;
 

@@ -14,6 +14,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "collectives/kernels/kernels.h"
+#include "shm/doorbell.h"
 
 namespace khorovod {
 
@@ -87,7 +88,7 @@ class DataPlane {
   // Forgets all work; tensors are no longer touched. The plane is not used again.
   virtual void abort() = 0;
   // What a sleeper must wait for: kinds of News in a shared-memory domain, or sockets.
-  virtual std::uint32_t wanted_news() const { return 0; }
+  virtual Wanted wanted_news() const { return {}; }
   virtual void wanted_fds(std::vector<pollfd>&) const {}
 };
 

@@ -8,8 +8,16 @@ void ShmPlane::submit(Work work) { works_.push(std::move(work)); }
 
 void ShmPlane::abort() {
   works_.clear();
-  wanted_ = 0;
+  wanted_ = {};
   copy_ = reduce_ = gather_ = Place{};
+}
+
+// The first stage that is stuck in a round has the oldest chunk: a sleeper waits for that alone.
+// Nobody can then wait in a circle: of all chunks that ranks are stuck at, take the oldest; whoever
+// must act for it to move on is not stuck at an older one, so it is awake, or wakes for this.
+bool ShmPlane::wait_for(News news, int rank) {
+  if (wanted_.news == 0) wanted_ = {news, rank};
+  return false;
 }
 
 bool ShmPlane::copy_in() {
@@ -19,8 +27,7 @@ bool ShmPlane::copy_in() {
     if (peer == domain_.rank()) continue;
     const auto consumed = domain_.block(peer).consumed.load(std::memory_order_acquire);
     if (consumed + kSlotsPerRank <= chunk) {
-      wanted_ |= kNewsConsumed;
-      return false;
+      return wait_for(kNewsConsumed, peer);
     }
   }
   const Work& work = works_.work_at(copy_);
@@ -65,8 +72,7 @@ bool ShmPlane::reduce() {
   if (work.movement == Movement::kAllreduce) {
     for (int peer = 0; peer < domain_.size(); ++peer) {
       if (domain_.block(peer).published.load(std::memory_order_acquire) <= reduce_.chunk) {
-        wanted_ |= kNewsPublished;
-        return false;
+        return wait_for(kNewsPublished, peer);
       }
     }
     const std::size_t bytes = works_.chunk_bytes(reduce_);
@@ -100,16 +106,14 @@ bool ShmPlane::gather(const SegmentDone& done) {
   if (work.movement == Movement::kBroadcast) {
     if (work.root != domain_.rank()) {
       if (domain_.block(work.root).published.load(std::memory_order_acquire) <= gather_.chunk) {
-        wanted_ |= kNewsPublished;
-        return false;
+        return wait_for(kNewsPublished, work.root);
       }
       copy_out(gather_, work.root, {0, bytes});
     }
   } else if (domain_.size() > 2) {
     for (int peer = 0; peer < domain_.size(); ++peer) {
       if (domain_.block(peer).reduced.load(std::memory_order_acquire) <= gather_.chunk) {
-        wanted_ |= kNewsReduced;
-        return false;
+        return wait_for(kNewsReduced, peer);
       }
     }
     for (int peer = 0; peer < domain_.size(); ++peer) {  // rising shares: the cursor follows
@@ -128,13 +132,13 @@ void ShmPlane::finish_chunk(const SegmentDone& done) {
 
 bool ShmPlane::advance(const SegmentDone& done) {
   if (works_.empty()) {
-    wanted_ = 0;
+    wanted_ = {};
     return false;
   }
   const FloatEnvironment ieee;
   bool moved = false;
   for (;;) {
-    wanted_ = 0;
+    wanted_ = {};
     // The oldest chunk first: it frees slots for everybody; then keep the pipeline filled.
     const bool gathered = gather(done);
     const bool reduced = reduce();

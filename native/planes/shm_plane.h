@@ -22,9 +22,10 @@ class ShmPlane : public DataPlane {
   void submit(Work work) override;
   bool advance(const SegmentDone& done) override;
   void abort() override;
-  std::uint32_t wanted_news() const override { return wanted_; }
+  Wanted wanted_news() const override { return wanted_; }
 
  private:
+  bool wait_for(News news, int rank);
   bool copy_in();
   bool reduce();
   bool gather(const SegmentDone& done);
@@ -39,7 +40,7 @@ class ShmPlane : public DataPlane {
   Place reduce_;
   Place gather_;
   std::vector<const std::byte*> sources_;  // scratch of reduce_range
-  std::uint32_t wanted_ = 0;
+  Wanted wanted_;
 };
 
 }  // namespace khorovod

@@ -63,7 +63,9 @@ class ShmDomain {
            (static_cast<std::size_t>(rank) * kSlotsPerRank + chunk % kSlotsPerRank) * kSlotBytes;
   }
 
-  void ring(int rank, News news) const { blocks_[rank].doorbell.ring(news, eventfds_[rank]); }
+  void ring(int rank, News news) const {
+    blocks_[rank].doorbell.ring(news, rank_, eventfds_[rank]);
+  }
   void ring_others(News news) const;
 
   // Poisons the region for every rank; the first caller's reason stands.

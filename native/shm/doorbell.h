@@ -18,22 +18,30 @@ enum News : std::uint32_t {
   kNewsUrgent = 16,    // an abort, a departure, work for a coordinator that has nothing pending
 };
 inline constexpr std::uint32_t kAllNews = 31;
+inline constexpr std::uint32_t kPlaneNews = kNewsPublished | kNewsReduced | kNewsConsumed;
+
+// What a sleeper waits for. With `from`, news of the data plane counts only if it comes from that
+// rank: waking for the others' would cost more than it saves when ranks outnumber cores.
+struct Wanted {
+  std::uint32_t news = 0;
+  int from = -1;
+};
 
 struct alignas(64) Doorbell {
   enum Sleep : std::uint32_t { kAwake = 0, kOnFutex = 1, kInPoll = 2 };
 
   std::atomic<std::uint32_t> sequence;
-  std::atomic<std::uint32_t> sleeper;  // Sleep in the low byte, wanted News above it
+  std::atomic<std::uint32_t> sleeper;  // Sleep, wanted news and rank plus one: 8, 8 and 16 bits
 
-  static constexpr std::uint32_t asleep(Sleep how, std::uint32_t wanted) {
-    return how | wanted << 8;
+  static constexpr std::uint32_t asleep(Sleep how, Wanted wanted) {
+    return how | wanted.news << 8 | static_cast<std::uint32_t>(wanted.from + 1) << 16;
   }
 
-  // `eventfd` belongs to the rank whose doorbell this is.
-  void ring(News news, int eventfd);
+  // `from` is the rank that rings; `eventfd` belongs to the rank whose doorbell this is.
+  void ring(News news, int from, int eventfd);
 
   // After this returns true it is safe to sleep until `sequence` differs from `seen`.
-  bool announce_sleep(Sleep how, std::uint32_t wanted, std::uint32_t seen) {
+  bool announce_sleep(Sleep how, Wanted wanted, std::uint32_t seen) {
     sleeper.store(asleep(how, wanted), std::memory_order_seq_cst);
     if (sequence.load(std::memory_order_seq_cst) == seen) return true;
     sleeper.store(kAwake, std::memory_order_relaxed);

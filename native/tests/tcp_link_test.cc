@@ -183,24 +183,24 @@ TEST(a_wake_up_ends_the_sleep_and_calls_the_engine_thread) {
   const UniqueFd thread_wake(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
   TcpLink link(0, 2, std::move(mesh[0]), plain_names(2), thread_wake.get(), {});
   std::vector<pollfd> none;
-  CHECK(link.sleep(link.mark(), 0, none, kMillisecond) == Wakeup::kTimeout);
+  CHECK(link.sleep(link.mark(), {}, none, kMillisecond) == Wakeup::kTimeout);
   for (int i = 0; i < 200; ++i) {
     const std::uint32_t mark = link.mark();
     std::thread waker([&] { link.wake_self(); });
-    CHECK(timed([&] { CHECK(link.sleep(mark, 0, none, 5 * kSecond) == Wakeup::kNews); }) <
+    CHECK(timed([&] { CHECK(link.sleep(mark, {}, none, 5 * kSecond) == Wakeup::kNews); }) <
           4 * kSecond);
     waker.join();
-    CHECK(!link.park(mark, 0));
+    CHECK(!link.park(mark, {}));
     CHECK(link.news_since(mark));
   }
   std::uint64_t rung = 0;
   CHECK_EQ(::read(thread_wake.get(), &rung, sizeof rung), ssize_t{sizeof rung});
   CHECK_EQ(rung, 200u);
   // A socket's news ends the sleep too.
-  while (link.sleep(link.mark(), 0, none, kMillisecond) != Wakeup::kTimeout) {
+  while (link.sleep(link.mark(), {}, none, kMillisecond) != Wakeup::kTimeout) {
   }
   CHECK_EQ(::send(mesh[1][0].get(), "", 1, 0), 1);
-  CHECK(link.sleep(link.mark(), 0, none, 5 * kSecond) == Wakeup::kNews);
+  CHECK(link.sleep(link.mark(), {}, none, 5 * kSecond) == Wakeup::kNews);
 }
 
 TEST(engines_name_the_rank_that_died_and_then_rest) {
