@@ -75,6 +75,7 @@ class PyEngine {
 
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
+  bool ended_ = false;  // shutdown() was called
   std::int64_t next_handle_ = 1;
   std::unordered_map<std::int64_t, Pending> pending_;
   std::atomic<int> waiters_{0};  // threads in wait(), until they have the GIL back
