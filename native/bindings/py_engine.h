@@ -77,6 +77,7 @@ class PyEngine {
 
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
+  bool ended_ = false;  // shutdown() was called
   std::int64_t next_handle_ = 1;
   std::int64_t next_unnamed_ = 1;  // counts alike on all ranks, whichever of them use handles
   std::unordered_map<std::int64_t, Pending> pending_;

@@ -269,6 +269,28 @@ def test_callbacks_that_shut_down_during_a_shutdown(start: Start) -> None:
         assert [fact.get("error") for fact in rank.told()] == ["RuntimeError"] * 4 + [None]
 
 
+REFUSED = """
+import weakref
+class Call:
+    def __call__(self, error): pass
+hvd.init()
+call = Call()
+watch = weakref.ref(call)
+hvd.allreduce_async(np.ones(4), name=f"twice.{RANK}")
+tell_error(hvd.allreduce_async, np.ones(4), name=f"twice.{RANK}", callback=call)
+del call
+gc.collect()
+assert watch() is None
+"""
+
+
+def test_the_callback_of_a_refused_operation_is_let_go(start: Start) -> None:
+    job = start(2, REFUSED)
+    for rank in job.ranks:
+        rank.assert_quiet_exit()
+        assert rank.told()[0]["error"] == "ValueError"
+
+
 REPEATED = """
 for generation in range(int(os.environ["TIMES"])):
     hvd.init()
