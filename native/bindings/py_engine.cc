@@ -55,7 +55,8 @@ PyEngine::~PyEngine() {
 }
 
 void PyEngine::shutdown() {
-  // The second time, in the destructor at the latest, the GIL is kept: the interpreter may be ending.
+  // The second time, in the destructor at the latest, the GIL is kept: the interpreter may be
+  // ending.
   if (engine_->in_forked_child() || std::exchange(ended_, true)) return;
   {
     nb::gil_scoped_release release;
@@ -215,12 +216,7 @@ std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
     pending.operation->on_done = [call = Shared(callback), errors = Shared(errors_)](
                                      const Status& status) { call_back(*call, *errors, status); };
   }
-  const Status taken = engine_->submit(pending.operation, false);
-  if (!taken.ok() && !callback.is_none()) {
-    callback.dec_ref();  // it will never be called
-    errors_.dec_ref();
-  }
-  check(taken);
+  check(engine_->submit(pending.operation, false));
   const std::int64_t handle = next_handle_++;
   pending_.emplace(handle, std::move(pending));
   return handle;
