@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-native test-python test-sanitizers test-stress bench lint format wheel clean help
+.PHONY: demo test test-native test-python test-sanitizers test-stress bench peers lint format wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -39,6 +39,8 @@ test-stress: $(STAMPS)/package $(STAMPS)/peers  ## The multi-process tests, ROUN
 
 bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and MPICH
 	$(BIN)/python -m benchmarks
+
+peers: $(STAMPS)/peers  ## Install what is compared with: torch, Open MPI, MPICH
 
 lint: $(STAMPS)/package  ## Check style, types and layers
 	ruff check .

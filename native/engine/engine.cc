@@ -72,6 +72,7 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
     }
     if (!failure_.ok()) {
       operation->status = failure_;
+      operation->status.message += ". Not started: '" + operation->request.name + "'";
       operation->done.store(true, std::memory_order_release);
       add(counters_.failed, 1);
     } else if (world_.size == 1) {

@@ -29,7 +29,7 @@ def _missing(reason: str) -> None:
 def _mpi(name: str) -> Path:
     directory = Path(os.environ.get(f"KHOROVOD_TEST_{name.upper()}") or ROOT / "build" / "mpi" / name)
     if not (directory / "bin" / "mpirun").exists():
-        _missing(f"no {name} wheel in {directory}; `make mpi` installs it")
+        _missing(f"no {name} wheel in {directory}; `make peers` installs it")
     return directory
 
 
@@ -49,7 +49,7 @@ def mpich() -> Path:
 def torchrun() -> None:
     """That torch is installed."""
     if subprocess.run([sys.executable, "-c", "import torch"], check=False, capture_output=True).returncode:
-        _missing("torch is not installed; `make setup` installs it")
+        _missing("torch is not installed; `make peers` installs it")
 
 
 def _openmpi_launcher(home: Path, directory: Path) -> Launcher:

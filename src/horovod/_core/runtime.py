@@ -83,8 +83,10 @@ def init() -> None:
                 "a launcher started are ranks; call it there, before or without forking."
             )
         who, settings = discover(os.environ), Settings.from_env(os.environ)
-        _generations[who.job_id] += 1
-        _current = _build(who, settings, _generations[who.job_id])
+        # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
+        generation = _generations[who.job_id] + 1
+        _current = _build(who, settings, generation)
+        _generations[who.job_id] = generation
 
 
 def shutdown() -> None:
