@@ -55,7 +55,8 @@ def _many_generations(count: int) -> tuple[tuple[int, int, int], tuple[int, int,
 def test_operations_do_not_leak(start_workers: StartWorkers) -> None:
     results = start_workers(2).run(_many_operations)
     for before, after in results:
-        assert after[:2] == before[:2]
+        assert after[0] == before[0]
+        assert after[1] <= before[1] + 1, "the second thread of the completion pool may start late, no other"
         assert after[2] - before[2] < 8 << 10
 
 

@@ -168,13 +168,16 @@ class _Watched:
 def _buffers_released() -> None:
     tensor, callback, refused = np.ones(1000), _Watched(), _Watched()
     watched = [weakref.ref(tensor), weakref.ref(callback), weakref.ref(refused)]
-    handle = hvd.allreduce_async(tensor, name="released", callback=callback)
-    if hvd.size() > 1 and not hvd.poll(handle):
-        error_of(hvd.allreduce_async, tensor, name="released", callback=refused)
-    hvd.synchronize(handle)
+    if hvd.rank() == 0:
+        handle = hvd.allreduce_async(tensor, name="released", callback=callback)
+        if hvd.size() > 1:  # in flight for sure: the others wait at the barrier
+            assert error_of(hvd.allreduce_async, tensor, name="released", callback=refused) is not None
     hvd.barrier()
+    if hvd.rank() != 0:
+        handle = hvd.allreduce_async(tensor, name="released", callback=callback)
+    hvd.synchronize(handle)
     del tensor, callback, refused
-    _until(lambda: gc.collect() >= 0 and not any(reference() for reference in watched))
+    _until(lambda: gc.collect() >= 0 and all(reference() is None for reference in watched))
 
 
 @on_worlds(2, 3)
