@@ -23,6 +23,14 @@ inline std::int64_t add(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
+// Which operand's payload and sign a NaN result has is for the compiler to choose, and it chooses
+// differently in the body and the tail of a loop. One NaN for all: the bits do not depend on where
+// in a bucket an element lies.
+inline float canonical(float value) { return value == value ? value : __builtin_nanf(""); }
+inline double canonical(double value) { return value == value ? value : __builtin_nan(""); }
+inline std::int32_t canonical(std::int32_t value) { return value; }
+inline std::int64_t canonical(std::int64_t value) { return value; }
+
 struct Identity {
   template <typename T>
   T operator()(T value) const {
@@ -80,13 +88,13 @@ void map(T* dst, const T* a, std::size_t count, Finish finish) {
 template <typename T, typename Finish>
 void combine(T* dst, const T* a, const T* b, std::size_t count, Finish finish) {
 #pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) dst[i] = finish(add(a[i], b[i]));
+  for (std::size_t i = 0; i < count; ++i) dst[i] = canonical(finish(add(a[i], b[i])));
 }
 
 template <typename T, typename Finish>
 void combine(T* dst, const T* a, const T* b, const T* c, std::size_t count, Finish finish) {
 #pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) dst[i] = finish(add(add(a[i], b[i]), c[i]));
+  for (std::size_t i = 0; i < count; ++i) dst[i] = canonical(finish(add(add(a[i], b[i]), c[i])));
 }
 
 // Sums in blocks that stay in the first-level cache; `dst` may be one of the sources, so partial
