@@ -4,6 +4,14 @@
 
 namespace khorovod {
 
+namespace {
+
+// How far copying in may be ahead of reducing. Two ranks: what was copied must still be in the
+// second-level cache when it is reduced.
+std::uint64_t lookahead(int size) { return size == 2 ? 2 : slots_per_rank(size); }
+
+}  // namespace
+
 void ShmPlane::submit(Work work) { works_.push(std::move(work)); }
 
 void ShmPlane::abort() {
@@ -26,7 +34,7 @@ bool ShmPlane::copy_in() {
   for (int peer = 0; peer < domain_.size(); ++peer) {
     if (peer == domain_.rank()) continue;
     const auto consumed = domain_.block(peer).consumed.load(std::memory_order_acquire);
-    if (consumed + kSlotsPerRank <= chunk) {
+    if (consumed + slots_per_rank(domain_.size()) <= chunk) {
       return wait_for(kNewsConsumed, peer);
     }
   }
@@ -136,13 +144,14 @@ bool ShmPlane::advance(const SegmentDone& done) {
     return false;
   }
   const FloatEnvironment ieee;
+  const std::uint64_t ahead = lookahead(domain_.size());
   bool moved = false;
   for (;;) {
     wanted_ = {};
     // The oldest chunk first: it frees slots for everybody; then keep the pipeline filled.
     const bool gathered = gather(done);
     const bool reduced = reduce();
-    const bool copied = copy_in();
+    const bool copied = copy_.chunk - reduce_.chunk < ahead && copy_in();
     if (!gathered && !reduced && !copied) return moved;
     moved = true;
   }

@@ -1,8 +1,9 @@
 // Allreduce and broadcast through the slots of a shared-memory domain.
 //
-// A work's stream is cut into chunks of at most one slot; chunk k of the whole job uses slot k mod
-// kSlotsPerRank of every rank, and goes through three stages, each of which runs through the chunks
-// in order and may be ahead of the next one (also across works, so that small plans overlap):
+// A work's stream is cut into chunks of at most one slot; chunk k of the whole job uses the k-th
+// slot of every rank, round and round, and goes through three stages, each of which runs through
+// the chunks in order and may be ahead of the next one (also across works, so that small plans
+// overlap):
 //   copy in   my segments -> my slot (scaled), when every peer has consumed the slot's last chunk
 //   reduce    two ranks: both slots -> my output; more: my share of all slots -> my slot and output
 //   gather    more than two ranks: the peers' reduced shares -> my output

@@ -22,7 +22,7 @@ Offsets offsets(int size) {
   at.blocks = page_aligned(sizeof(AbortRecord));
   at.rings = page_aligned(at.blocks + n * sizeof(RankBlock));
   at.slots = page_aligned(at.rings + 2 * n * sizeof(ByteRing));
-  at.end = at.slots + n * kSlotsPerRank * kSlotBytes;
+  at.end = at.slots + n * slots_per_rank(size) * kSlotBytes;
   return at;
 }
 

@@ -15,8 +15,10 @@
 
 namespace khorovod {
 
-inline constexpr int kSlotsPerRank = 4;
-inline constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
+// Measured. Two ranks with a core each move in step: few slots stay in cache. With more ranks some
+// are likely to wait for a core: more slots let those that run get further ahead.
+constexpr std::uint64_t slots_per_rank(int size) { return size == 2 ? 8 : 16; }
+inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
 
 enum class Presence : std::uint32_t { kHere = 0, kLeft = 1 };
 
@@ -59,8 +61,8 @@ class ShmDomain {
   ByteRing& to_coordinator(int rank) const { return rings_[2 * rank]; }
   ByteRing& from_coordinator(int rank) const { return rings_[2 * rank + 1]; }
   std::byte* slot(int rank, std::uint64_t chunk) const {
-    return slots_ +
-           (static_cast<std::size_t>(rank) * kSlotsPerRank + chunk % kSlotsPerRank) * kSlotBytes;
+    const std::uint64_t n = slots_per_rank(size_);
+    return slots_ + (static_cast<std::uint64_t>(rank) * n + chunk % n) * kSlotBytes;
   }
 
   void ring(int rank, News news) const {
