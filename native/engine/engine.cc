@@ -39,8 +39,7 @@ void add(std::atomic<std::uint64_t>& counter, std::uint64_t value) {
 
 }  // namespace
 
-Engine::Engine(World world, EngineOptions options)
-    : world_(std::move(world)), options_(options), spin_budget_(options.spin) {
+Engine::Engine(World world, EngineOptions options) : world_(std::move(world)), options_(options) {
   if (world_.size == 1) return;
   if (world_.rank == 0) negotiator_ = std::make_unique<Negotiator>(world_.size, options.negotiator);
   timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
@@ -247,23 +246,19 @@ WaitResult Engine::drive(Operation& operation) {
   return WaitResult::kInterrupted;
 }
 
-// Spinning pays while the answer comes sooner than a sleeper would wake; each time it does not, the
-// next spin is shorter, so that a loaded machine soon stops wasting its time here.
-bool Engine::spin_for_news(std::uint32_t mark) {
+// Spinning for about as long as it takes to wake a sleeper costs at most twice the best choice,
+// whatever happens: the answer to a rank that comes last is mostly there by then.
+bool Engine::spin_for_news(std::uint32_t mark) const {
   if (options_.spin == 0) return false;
-  const Nanoseconds until = now_ns() + spin_budget_;
+  const Nanoseconds until = now_ns() + options_.spin;
   do {
     for (int i = 0; i < 32; ++i) {
-      if (world_.link->news_since(mark)) {
-        spin_budget_ = std::min(options_.spin, 2 * spin_budget_);
-        return true;
-      }
+      if (world_.link->news_since(mark)) return true;
 #if defined(__x86_64__)
       __builtin_ia32_pause();
 #endif
     }
   } while (now_ns() < until);
-  spin_budget_ = std::max(options_.spin / 16, spin_budget_ / 2);
   return false;
 }
 

@@ -100,7 +100,7 @@ class Engine {
 
   // -- Called with the progress lock held.
   WaitResult drive(Operation& operation);
-  bool spin_for_news(std::uint32_t mark);
+  bool spin_for_news(std::uint32_t mark) const;
   bool step();
   bool announce_submissions();
   void announce(const OperationRef& operation, std::size_t& inline_budget);
@@ -163,7 +163,6 @@ class Engine {
   Writer outgoing_;
   std::uint64_t carried_out_ = 0;  // the last batch of decisions
   Nanoseconds last_decision_ = 0;
-  Nanoseconds spin_budget_;
   std::vector<pollfd> fds_;
 
   // Between threads.
