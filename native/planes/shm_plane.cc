@@ -39,18 +39,34 @@ bool ShmPlane::copy_in() {
     }
   }
   const Work& work = works_.work_at(copy_);
-  if (work.movement == Movement::kAllreduce || work.root == domain_.rank()) {
-    std::byte* slot = domain_.slot(domain_.rank(), chunk);
-    for_each_piece(
-        work, copy_.cursor, copy_.at, copy_.at + works_.chunk_bytes(copy_),
-        [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
-          move_scaled(work.dtype, slot + at, segment.in + within, bytes, work.prescale);
-        });
+  const std::size_t bytes = works_.chunk_bytes(copy_);
+  if (work.movement == Movement::kAllreduce) {
+    const Share mine = reads_own_input(work) ? own_share(bytes) : Share{};
+    copy_range(copy_, {0, mine.begin});
+    copy_range(copy_, {mine.end, bytes});
+  } else if (work.root == domain_.rank()) {
+    copy_range(copy_, {0, bytes});
   }
   domain_.mine().published.store(chunk + 1, std::memory_order_release);
   domain_.ring_others(kNewsPublished);
   works_.move_on(copy_);
   return true;
+}
+
+// The part of a chunk that only this rank reads: with two ranks, none of its slot.
+Share ShmPlane::own_share(std::size_t bytes) const {
+  return domain_.size() == 2 ? Share{} : share_of(domain_.rank(), domain_.size(), bytes);
+}
+
+void ShmPlane::copy_range(Place& stage, Share share) {
+  if (share.empty()) return;
+  const Work& work = works_.work_at(stage);
+  std::byte* slot = domain_.slot(domain_.rank(), stage.chunk) + share.begin;
+  for_each_piece(
+      work, stage.cursor, stage.at + share.begin, stage.at + share.end,
+      [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
+        move_scaled(work.dtype, slot + at, segment.in + within, bytes, work.prescale);
+      });
 }
 
 // Reduces bytes [begin, end) of the stage's chunk from all slots into my output and, for the peers
@@ -65,6 +81,9 @@ void ShmPlane::reduce_range(Place& stage, Share share, bool into_slot) {
       [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
         for (int r = 0; r < domain_.size(); ++r) {
           sources_[static_cast<std::size_t>(r)] = domain_.slot(r, stage.chunk) + share.begin + at;
+        }
+        if (reads_own_input(work)) {
+          sources_[static_cast<std::size_t>(domain_.rank())] = segment.in + within;
         }
         std::byte* out = segment.out + within;
         std::byte* dst = into_slot ? mine + share.begin + at : out;

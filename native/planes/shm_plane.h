@@ -31,6 +31,10 @@ class ShmPlane : public DataPlane {
   bool reduce();
   bool gather(const SegmentDone& done);
 
+  // Unless it must be scaled first, a rank's own contribution is read where it is.
+  static bool reads_own_input(const Work& work) { return work.prescale.identity(); }
+  Share own_share(std::size_t bytes) const;
+  void copy_range(Place& stage, Share share);
   void reduce_range(Place& stage, Share share, bool into_slot);
   void copy_out(Place& stage, int rank, Share share);
   void finish_chunk(const SegmentDone& done);

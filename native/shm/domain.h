@@ -17,8 +17,8 @@ namespace khorovod {
 
 // Measured. Two ranks with a core each move in step: few slots stay in cache. With more ranks some
 // are likely to wait for a core: more slots let those that run get further ahead.
-constexpr std::uint64_t slots_per_rank(int size) { return size == 2 ? 8 : 16; }
-inline constexpr std::size_t kSlotBytes = std::size_t{64} << 10;
+constexpr std::uint64_t slots_per_rank(int size) { return size == 2 ? 4 : 8; }
+inline constexpr std::size_t kSlotBytes = std::size_t{128} << 10;
 
 enum class Presence : std::uint32_t { kHere = 0, kLeft = 1 };
 
