@@ -65,7 +65,7 @@ bool dtype_of_format(const char* format, Py_ssize_t itemsize, DType& dtype) {
 
 }  // namespace
 
-BufferView::BufferView(nb::handle object, Access access) {
+void BufferView::open(nb::handle object, Access access) {
   const int flags =
       PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | (access == Access::kWrite ? PyBUF_WRITABLE : 0);
   if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
@@ -85,16 +85,6 @@ BufferView::BufferView(nb::handle object, Access access) {
     release();
     throw nb::value_error(message.c_str());
   }
-}
-
-BufferView::BufferView(BufferView&& other) noexcept
-    : view_(std::exchange(other.view_, {})), dtype_(other.dtype_) {}
-
-BufferView& BufferView::operator=(BufferView&& other) noexcept {
-  release();
-  view_ = std::exchange(other.view_, {});
-  dtype_ = other.dtype_;
-  return *this;
 }
 
 BufferView::~BufferView() { release(); }

@@ -16,11 +16,14 @@ class BufferView {
   enum class Access { kRead, kWrite };
 
   BufferView() = default;
-  // Throws ValueError or TypeError that says what is wrong with `object`.
-  BufferView(nanobind::handle object, Access access);
-  BufferView(BufferView&& other) noexcept;
-  BufferView& operator=(BufferView&& other) noexcept;
+  // Not movable: an exporter may have put pointers to the view itself into it.
+  BufferView(const BufferView&) = delete;
+  BufferView& operator=(const BufferView&) = delete;
   ~BufferView();
+
+  // Once. Throws ValueError or TypeError that says what is wrong with `object`.
+  void open(nanobind::handle object, Access access);
+  bool is_open() const { return view_.obj != nullptr; }
 
   std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
   std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }

@@ -72,22 +72,22 @@ void PyEngine::shutdown() {
 
 // The objects may refer to this engine: cycles that the garbage collector cannot see through.
 void PyEngine::release_finished() {
-  std::vector<Pending>
-      finished;  // destroyed last: that runs foreign code, which may come back here
+  // Destroyed last: that runs foreign code, which may come back here.
+  std::vector<PendingRef> finished;
   for (auto it = pending_.begin(); it != pending_.end();) {
     const auto next = std::next(it);
-    if (it->second.operation->is_done())
+    if (it->second->operation->is_done())
       finished.push_back(std::move(pending_.extract(it).mapped()));
     it = next;
   }
-  for (auto it = orphans_.begin(); it != orphans_.end();) {
-    const auto next = std::next(it);
-    if (it->operation->is_done()) {
-      finished.push_back(std::move(*it));
-      orphans_.erase(it);
-    }
-    it = next;
+  take_finished_orphans(finished);
+}
+
+void PyEngine::take_finished_orphans(std::vector<PendingRef>& finished) {
+  for (PendingRef& orphan : orphans_) {
+    if (orphan->operation->is_done()) finished.push_back(std::move(orphan));
   }
+  std::erase(orphans_, nullptr);
 }
 
 void PyEngine::check(const Status& status) const {
@@ -124,32 +124,33 @@ void PyEngine::name_request(Request& request, const char* prefix, const nb::obje
   }
 }
 
-PyEngine::Pending PyEngine::prepare(OpKind kind, const nb::object& input,
-                                    const nb::object& output) {
+PyEngine::PendingRef PyEngine::prepare(OpKind kind, const nb::object& input,
+                                       const nb::object& output) {
   check_usable();
   reap();
-  Pending pending;
-  pending.input = BufferView(input, BufferView::Access::kRead);
-  pending.output = BufferView(output, BufferView::Access::kWrite);
-  if (pending.input.dtype() != pending.output.dtype() ||
-      pending.input.bytes() != pending.output.bytes()) {
+  auto pending = std::make_unique<Pending>();
+  const bool in_place = output.is(input);
+  if (!in_place) pending->input.open(input, BufferView::Access::kRead);
+  pending->output.open(output, BufferView::Access::kWrite);
+  const BufferView& in = in_place ? pending->output : pending->input;
+  if (in.dtype() != pending->output.dtype() || in.bytes() != pending->output.bytes()) {
     throw nb::value_error("The output must have the type and size of the input");
   }
-  pending.output_object = output;
-  pending.operation = std::make_shared<Operation>();
-  Operation& operation = *pending.operation;
+  pending->output_object = output;
+  pending->operation = std::make_shared<Operation>();
+  Operation& operation = *pending->operation;
   operation.request.kind = kind;
-  operation.request.dtype = pending.input.dtype();
-  operation.request.shape = pending.input.shape();
-  operation.in = pending.input.data();
-  operation.out = pending.output.data();
-  operation.bytes = pending.input.bytes();
+  operation.request.dtype = in.dtype();
+  operation.request.shape = in.shape();
+  operation.in = in.data();
+  operation.out = pending->output.data();
+  operation.bytes = in.bytes();
   return pending;
 }
 
-PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::object& input,
-                                              const nb::object& output, int op, double prescale,
-                                              double postscale) {
+PyEngine::PendingRef PyEngine::prepare_allreduce(const nb::object& name, const nb::object& input,
+                                                 const nb::object& output, int op, double prescale,
+                                                 double postscale) {
   if (op != static_cast<int>(ReduceOp::kAverage) && op != static_cast<int>(ReduceOp::kSum)) {
     throw nb::value_error(
         "The reduction must be Average (0) or Sum (1); the others are not available yet");
@@ -157,8 +158,8 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
     throw nb::value_error("prescale_factor and postscale_factor must be finite numbers");
   }
-  Pending pending = prepare(OpKind::kAllreduce, input, output);
-  Request& request = pending.operation->request;
+  PendingRef pending = prepare(OpKind::kAllreduce, input, output);
+  Request& request = pending->operation->request;
   if (!dtype_reducible(request.dtype)) {
     const std::string message = std::string("allreduce does not support ") +
                                 dtype_name(request.dtype) +
@@ -172,16 +173,16 @@ PyEngine::Pending PyEngine::prepare_allreduce(const nb::object& name, const nb::
   return pending;
 }
 
-PyEngine::Pending PyEngine::prepare_broadcast(const nb::object& name, const nb::object& input,
-                                              const nb::object& output, int root) {
+PyEngine::PendingRef PyEngine::prepare_broadcast(const nb::object& name, const nb::object& input,
+                                                 const nb::object& output, int root) {
   if (root < 0 || root >= size()) {
     const std::string message = "The root rank is " + std::to_string(root) +
                                 ", but the ranks are 0 to " + std::to_string(size() - 1);
     throw nb::value_error(message.c_str());
   }
-  Pending pending = prepare(OpKind::kBroadcast, input, output);
-  pending.operation->request.root = root;
-  name_request(pending.operation->request, "broadcast", name);
+  PendingRef pending = prepare(OpKind::kBroadcast, input, output);
+  pending->operation->request.root = root;
+  name_request(pending->operation->request, "broadcast", name);
   return pending;
 }
 
@@ -200,23 +201,23 @@ void PyEngine::wait(Operation& operation) {
   }
 }
 
-void PyEngine::run(Pending pending) {
-  check(engine_->submit(pending.operation, true));
+void PyEngine::run(PendingRef pending) {
+  check(engine_->submit(pending->operation, true));
   try {
-    wait(*pending.operation);
+    wait(*pending->operation);
   } catch (nb::python_error&) {
     orphans_.push_back(std::move(pending));
     throw;
   }
-  check(pending.operation->status);
+  check(pending->operation->status);
 }
 
-std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
+std::int64_t PyEngine::start(PendingRef pending, const nb::object& callback) {
   if (!callback.is_none()) {
-    pending.operation->on_done = [call = Shared(callback), errors = Shared(errors_)](
-                                     const Status& status) { call_back(*call, *errors, status); };
+    pending->operation->on_done = [call = Shared(callback), errors = Shared(errors_)](
+                                      const Status& status) { call_back(*call, *errors, status); };
   }
-  check(engine_->submit(pending.operation, false));
+  check(engine_->submit(pending->operation, false));
   const std::int64_t handle = next_handle_++;
   pending_.emplace(handle, std::move(pending));
   return handle;
@@ -225,7 +226,8 @@ std::int64_t PyEngine::start(Pending pending, const nb::object& callback) {
 void PyEngine::reap() {
   if (orphans_.empty()) [[likely]]
     return;
-  std::erase_if(orphans_, [](const Pending& orphan) { return orphan.operation->is_done(); });
+  std::vector<PendingRef> finished;  // destroyed last, as above
+  take_finished_orphans(finished);
 }
 
 bool PyEngine::poll(std::int64_t handle) {
@@ -233,7 +235,7 @@ bool PyEngine::poll(std::int64_t handle) {
   const auto found = pending_.find(handle);
   if (found == pending_.end())
     throw nb::value_error("The handle is not known, or was synchronized already");
-  if (found->second.operation->is_done()) return true;
+  if (found->second->operation->is_done()) return true;
   engine_->nudge();
   return false;
 }
@@ -242,12 +244,12 @@ nb::object PyEngine::synchronize(std::int64_t handle) {
   check_usable();
   const auto found = pending_.find(handle);
   if (found == pending_.end()) return nb::none();
-  const OperationRef operation = found->second.operation;
+  const OperationRef operation = found->second->operation;
   wait(*operation);  // on an interrupt the handle stays: it can be synchronized again
   auto node = pending_.extract(handle);
   check(operation->status);
   if (node.empty()) return nb::none();  // another thread was here first
-  return std::move(node.mapped().output_object);
+  return std::move(node.mapped()->output_object);
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -264,9 +266,9 @@ void PyEngine::broadcast(nb::object name, nb::object input, nb::object output, i
 
 void PyEngine::barrier() {
   check_usable();
-  Pending pending;
-  pending.operation = std::make_shared<Operation>();
-  Request& request = pending.operation->request;
+  auto pending = std::make_unique<Pending>();
+  pending->operation = std::make_shared<Operation>();
+  Request& request = pending->operation->request;
   request.kind = OpKind::kBarrier;
   request.name = "barrier.noname";
   request.cacheable = false;

@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -56,33 +55,36 @@ class PyEngine {
   struct Pending {
     OperationRef operation;
     nanobind::object output_object;
-    BufferView input;
+    BufferView input;  // not open if the output is the input
     BufferView output;
   };
+  using PendingRef = std::unique_ptr<Pending>;
 
-  Pending prepare(OpKind kind, const nanobind::object& input, const nanobind::object& output);
-  Pending prepare_allreduce(const nanobind::object& name, const nanobind::object& input,
-                            const nanobind::object& output, int op, double prescale,
-                            double postscale);
-  Pending prepare_broadcast(const nanobind::object& name, const nanobind::object& input,
-                            const nanobind::object& output, int root);
+  PendingRef prepare(OpKind kind, const nanobind::object& input, const nanobind::object& output);
+  PendingRef prepare_allreduce(const nanobind::object& name, const nanobind::object& input,
+                               const nanobind::object& output, int op, double prescale,
+                               double postscale);
+  PendingRef prepare_broadcast(const nanobind::object& name, const nanobind::object& input,
+                               const nanobind::object& output, int root);
   void name_request(Request& request, const char* prefix, const nanobind::object& name);
-  std::int64_t start(Pending pending, const nanobind::object& callback);
-  void run(Pending pending);
+  std::int64_t start(PendingRef pending, const nanobind::object& callback);
+  void run(PendingRef pending);
   void wait(Operation& operation);
   void check(const Status& status) const;
   void check_usable() const;
   void reap();
   void release_finished();
+  void take_finished_orphans(std::vector<PendingRef>& finished);
 
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
   bool ended_ = false;  // shutdown() was called
   std::int64_t next_handle_ = 1;
   std::int64_t next_unnamed_ = 1;  // counts alike on all ranks, whichever of them use handles
-  std::unordered_map<std::int64_t, Pending> pending_;
+  std::unordered_map<std::int64_t, PendingRef> pending_;
   std::atomic<int> waiters_{0};  // threads in wait(), until they have the GIL back
-  std::list<Pending> orphans_;   // interrupted waits: kept until the engine is done with the memory
+  std::vector<PendingRef>
+      orphans_;  // interrupted waits: kept until the engine is done with the memory
 };
 
 }  // namespace khorovod

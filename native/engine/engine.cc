@@ -19,12 +19,15 @@ namespace {
 // A submission that nobody waits for wakes the engine thread when this much has gathered, or after
 // this time: one wake-up per gradient would cost more than the gradients.
 constexpr std::size_t kLazyBytes = std::size_t{256} << 10;
-constexpr std::size_t kLazyCount = 64;
+constexpr std::size_t kLazyCount = 512;
 constexpr Nanoseconds kLazyTime = kMillisecond;
 
 // Tensors this small travel with their announcement, as long as the message stays small.
 constexpr std::size_t kInlineBytes = 2048;
 constexpr std::size_t kInlineBudget = 8192;
+
+// Operations complete in groups of about this size.
+constexpr std::size_t kFinishBytes = std::size_t{64} << 10;
 
 // A sleeping driver looks up this often, at first and at most, whatever it hears.
 constexpr Nanoseconds kFirstSlice = kMillisecond;
@@ -301,6 +304,7 @@ bool Engine::step() {
     if (advanced) add(counters_.move_ns, static_cast<std::uint64_t>(now_ns() - negotiated));
     moved |= advanced;
   }
+  publish_finished();
   check_world(!moved, departed);
   return moved;
 }
@@ -534,16 +538,30 @@ void Engine::on_segment_done(std::uint64_t plan, std::size_t segment) {
   complete(operation, {});
 }
 
-void Engine::complete(const OperationRef& operation, Status status) {
+void Engine::complete(OperationRef operation, Status status) {
   --waiting_;
   add(status.ok() ? counters_.completed : counters_.failed, 1);
+  operation->status = std::move(status);
+  finished_bytes_ += operation->bytes;
+  finished_.push_back(std::move(operation));
+  // Many small ones take the lock once; a large one is not kept waiting.
+  if (finished_bytes_ >= kFinishBytes) publish_finished();
+}
+
+void Engine::publish_finished() {
+  if (finished_.empty()) return;
   {
     const std::lock_guard lock(submit_mutex_);
-    in_flight_.erase(operation->request.name);
+    for (const OperationRef& operation : finished_) in_flight_.erase(operation->request.name);
   }
-  operation->status = std::move(status);
-  operation->done.store(true, std::memory_order_release);
-  if (operation->on_done) pool_.post([operation] { operation->on_done(operation->status); });
+  for (OperationRef& operation : finished_) {
+    operation->done.store(true, std::memory_order_release);
+    if (operation->on_done) {
+      pool_.post([done = std::move(operation)] { done->on_done(done->status); });
+    }
+  }
+  finished_.clear();
+  finished_bytes_ = 0;
   notify_local_waiters();
 }
 

@@ -113,7 +113,8 @@ class Engine {
   void run_on_plane(const Plan& plan, std::vector<OperationRef> operations);
   void complete_inline(Plan& plan, std::vector<OperationRef>& operations);
   void on_segment_done(std::uint64_t plan, std::size_t segment);
-  void complete(const OperationRef& operation, Status status);
+  void complete(OperationRef operation, Status status);
+  void publish_finished();
   void check_world(bool quiet, int departed);
   void fail_everything(Status reason);
   std::string describe_pending() const;
@@ -160,6 +161,8 @@ class Engine {
   bool broken_ = false;                                 // everything has failed, for good
   bool thread_needed_ = false;                          // to go on where the driver leaves off
   std::vector<OperationRef> draining_;
+  std::vector<OperationRef> finished_;  // complete, not yet told
+  std::size_t finished_bytes_ = 0;
   Writer outgoing_;
   std::uint64_t carried_out_ = 0;  // the last batch of decisions
   Nanoseconds last_decision_ = 0;

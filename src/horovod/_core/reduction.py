@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["Adasum", "Average", "Max", "Min", "Product", "Sum", "reduction_of"]
+__all__ = ["AVAILABLE", "Adasum", "Average", "Max", "Min", "Product", "Sum", "reduction_of"]
 
 # Plain numbers, as scripts know them; the native ReduceOp has the same.
 Average = 0
@@ -15,7 +15,7 @@ Max = 4
 Product = 5
 
 _NAMES = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
-_AVAILABLE = (Average, Sum)
+AVAILABLE = (Average, Sum)
 
 
 def reduction_of(op: int | None, average: bool | None) -> int:
@@ -29,7 +29,7 @@ def reduction_of(op: int | None, average: bool | None) -> int:
         return Average
     if op not in _NAMES:
         raise ValueError(f"op is {op!r}; use one of {', '.join(f'hvd.{name}' for name in _NAMES.values())}.")
-    if op not in _AVAILABLE:
+    if op not in AVAILABLE:
         raise NotImplementedError(
             f"hvd.{_NAMES[op]} is not available in this version; use hvd.Average or hvd.Sum."
         )

@@ -20,7 +20,6 @@ except ImportError as error:
 
 from typing import TYPE_CHECKING, Any
 
-from horovod._core import runtime
 from horovod._core.basics import (
     cross_rank,
     cross_size,
@@ -32,8 +31,10 @@ from horovod._core.basics import (
     shutdown,
     size,
 )
-from horovod._core.reduction import Average, Sum, reduction_of
+from horovod._core.reduction import AVAILABLE, Average, Sum, reduction_of
+from horovod._core.runtime import engine
 from horovod.exceptions import HorovodInternalError
+from horovod.numpy._outputs import empty_like
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,9 +86,10 @@ def allreduce(
     multiply the input before, and the result after the reduction.
     """
     array = np.asarray(tensor, order="C")
-    output = np.empty_like(array)
-    reduction = reduction_of(op, average)
-    runtime.engine().allreduce(name, array, output, reduction, prescale_factor, postscale_factor)
+    output = empty_like(array)
+    if average is not None or op not in AVAILABLE:
+        op = reduction_of(op, average)
+    engine().allreduce(name, array, output, op, prescale_factor, postscale_factor)
     return output
 
 
@@ -100,8 +102,9 @@ def allreduce_(
     postscale_factor: float = 1.0,
 ) -> Array:
     """:func:`allreduce` in place; returns ``tensor``."""
-    reduction = reduction_of(op, average)
-    runtime.engine().allreduce(name, tensor, tensor, reduction, prescale_factor, postscale_factor)
+    if average is not None or op not in AVAILABLE:
+        op = reduction_of(op, average)
+    engine().allreduce(name, tensor, tensor, op, prescale_factor, postscale_factor)
     return tensor
 
 
@@ -122,11 +125,10 @@ def allreduce_async(
     :func:`shutdown`.
     """
     array = np.asarray(tensor, order="C")
-    output = np.empty_like(array)
-    reduction = reduction_of(op, average)
-    return runtime.engine().allreduce_async(
-        name, array, output, reduction, prescale_factor, postscale_factor, callback
-    )
+    output = empty_like(array)
+    if average is not None or op not in AVAILABLE:
+        op = reduction_of(op, average)
+    return engine().allreduce_async(name, array, output, op, prescale_factor, postscale_factor, callback)
 
 
 def allreduce_async_(
@@ -140,53 +142,52 @@ def allreduce_async_(
     callback: Done | None = None,
 ) -> int:
     """:func:`allreduce_async` in place."""
-    reduction = reduction_of(op, average)
-    return runtime.engine().allreduce_async(
-        name, tensor, tensor, reduction, prescale_factor, postscale_factor, callback
-    )
+    if average is not None or op not in AVAILABLE:
+        op = reduction_of(op, average)
+    return engine().allreduce_async(name, tensor, tensor, op, prescale_factor, postscale_factor, callback)
 
 
 def broadcast(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) -> Array:
     """The root's ``tensor``, on every rank, as a new array; on the others it gives type and shape."""
     array = np.asarray(tensor, order="C")
-    output = np.empty_like(array)
-    runtime.engine().broadcast(name, array, output, root_rank)
+    output = empty_like(array)
+    engine().broadcast(name, array, output, root_rank)
     return output
 
 
 def broadcast_(tensor: Array, root_rank: int, name: str | None = None) -> Array:
     """:func:`broadcast` in place; returns ``tensor``."""
-    runtime.engine().broadcast(name, tensor, tensor, root_rank)
+    engine().broadcast(name, tensor, tensor, root_rank)
     return tensor
 
 
 def broadcast_async(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) -> int:
     """Starts a :func:`broadcast` and returns its handle."""
     array = np.asarray(tensor, order="C")
-    return runtime.engine().broadcast_async(name, array, np.empty_like(array), root_rank)
+    return engine().broadcast_async(name, array, empty_like(array), root_rank)
 
 
 def broadcast_async_(tensor: Array, root_rank: int, name: str | None = None) -> int:
     """:func:`broadcast_async` in place."""
-    return runtime.engine().broadcast_async(name, tensor, tensor, root_rank)
+    return engine().broadcast_async(name, tensor, tensor, root_rank)
 
 
 def barrier() -> None:
     """Returns when every rank has called it."""
-    runtime.engine().barrier()
+    engine().barrier()
 
 
 def poll(handle: int) -> bool:
     """Whether the operation is done, so that :func:`synchronize` would not wait."""
-    return runtime.engine().poll(handle)
+    return engine().poll(handle)
 
 
 def synchronize(handle: int) -> Array | None:
     """Waits for the operation and returns its result; ``None`` for a handle that was synchronized already."""
-    result: Array | None = runtime.engine().synchronize(handle)
+    result: Array | None = engine().synchronize(handle)
     return result
 
 
 def counters() -> dict[str, int]:
     """What the engine has done since :func:`init`: totals of operations, plans, bytes and nanoseconds."""
-    return runtime.engine().counters()
+    return engine().counters()
