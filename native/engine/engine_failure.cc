@@ -1,0 +1,93 @@
+// What the engine does when a rank is lost or the world breaks otherwise.
+#include <algorithm>
+
+#include "engine/engine.h"
+
+namespace khorovod {
+
+// `departed` was read before the last look for work: if nothing moved since, a rank that left
+// cannot have left anything behind that would still complete what waits here; unless it carried out
+// a batch of decisions that has yet to come from the coordinator, who tells one rank after the
+// other.
+void Engine::check_world(bool quiet, int departed) {
+  if (const int dead = dead_rank_.load(std::memory_order_acquire);
+      dead >= 0 && !world_.link->has_left(dead)) {
+    Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
+    world_.link->abort(lost.code, lost.message);
+    return fail_everything(std::move(lost));
+  }
+  Status failure = world_.link->failure();
+  if (failure.ok()) failure = world_.plane->failure();
+  if (!failure.ok()) {
+    world_.link->abort(failure.code, failure.message);
+    return fail_everything(std::move(failure));
+  }
+  const bool plane_will_tell = !running_.empty() && world_.plane->notices_departures();
+  if (quiet && departed >= 0 && waiting_ > 0 && !plane_will_tell &&
+      world_.link->left_after(departed) <= carried_out_) {
+    fail_everything(Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
+  }
+}
+
+std::string describe(const Peer& peer) {
+  return "rank " + std::to_string(peer.rank) + " (host " + peer.host + ", pid " +
+         std::to_string(peer.pid) + ")";
+}
+
+std::string Engine::describe_peer(int rank) const {
+  for (const Peer& peer : world_.peers) {
+    if (peer.rank == rank) return describe(peer);
+  }
+  return "rank " + std::to_string(rank);
+}
+
+std::string Engine::describe_pending() const {
+  constexpr std::size_t kNamed = 5;
+  std::vector<std::string_view> names;
+  for (const auto& [name, operation] : in_flight_) names.push_back(name);
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    text += (i == 0 ? "'" : ", '") + std::string(names[i]) + "'";
+  }
+  if (names.size() > kNamed) text += " and " + std::to_string(names.size() - kNamed) + " more";
+  return text;
+}
+
+void Engine::fail_everything(Status reason) {
+  broken_ = true;
+  world_.plane->abort();
+  running_.clear();
+  announced_.clear();
+  cache_.clear();
+  cache_by_id_.clear();
+  std::vector<OperationRef> lost;
+  {
+    const std::lock_guard lock(submit_mutex_);
+    if (failure_.ok()) {
+      failure_ = reason;
+      if (reason.code == Code::kPeerLost) {
+        failure_.message +=
+            ". This world cannot go on: shut down and initialise again, or restart "
+            "the job; the lost rank's own output says why it ended";
+      }
+    }
+    if (!in_flight_.empty())
+      reason.message = failure_.message + ". Pending here: " + describe_pending();
+    for (auto& [name, operation] : in_flight_) lost.push_back(std::move(operation));
+    in_flight_.clear();
+    queue_.clear();
+    add(counters_.failed, lost.size());
+  }
+  waiting_ = 0;
+  if (lost.empty()) return;
+  events_.record({now_ns(), 0, 0, 0, static_cast<std::uint32_t>(lost.size()), EventKind::kFail});
+  for (const OperationRef& operation : lost) {
+    operation->status = reason;
+    operation->done.store(true, std::memory_order_release);
+    if (operation->on_done) pool_.post([operation] { operation->on_done(operation->status); });
+  }
+  notify_local_waiters();
+}
+
+}  // namespace khorovod
