@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import horovod
 from horovod import _native
 from horovod._config import Settings
+from horovod._core.log import configure, logger
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
 from horovod.exceptions import (
@@ -138,6 +139,7 @@ def _refuse_in_callback(call: str) -> None:
 
 
 def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
+    configure(settings, who.rank)
     options: dict[str, int] = {
         "fusion_threshold": settings.fusion_threshold,
         "cache_capacity": settings.cache_capacity,
@@ -168,7 +170,13 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             nonce_offset=_native.NONCE_OFFSET,
         )
     )
-    return Runtime(who, settings, _start(who, world, options), generation, world.why_sockets, world.claim)
+    engine = _start(who, world, options)
+    if world.why_sockets and settings.cpu_operations == "auto":
+        logger.warning("the ranks use sockets, which are slower than shared memory: %s", world.why_sockets)
+    logger.info(
+        "init() number %d of %s: plane %s, %d ranks", generation, who.launcher, engine.plane, who.size
+    )
+    return Runtime(who, settings, engine, generation, world.why_sockets, world.claim)
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
