@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from tests.support.world import Workers, WorldKey, Worlds, workers
+
+
+def pytest_configure() -> None:
+    """Undoes what a shell does to background jobs: all processes here would inherit an ignored signal."""
+    for signum in (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
