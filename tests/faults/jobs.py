@@ -28,6 +28,7 @@ import atexit, ctypes, gc, json, os, signal, sys, threading, time
 from pathlib import Path
 import numpy as np
 import horovod.numpy as hvd
+from horovod._core import runtime
 from horovod import exceptions as errors
 
 HERE = Path(__file__).parent

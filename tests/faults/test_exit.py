@@ -27,7 +27,7 @@ hvd.allreduce_async(np.ones(4), name="a", callback=fail)
 """,
     "a callback that refers to everything": """
 def call(error): (hvd, np, call, everything)
-everything = {"call": call, "engine": hvd.runtime.engine()}
+everything = {"call": call, "engine": runtime.engine()}
 everything["self"] = everything
 hvd.allreduce_async(np.ones(4), name="a", callback=call)
 """,
@@ -37,30 +37,30 @@ class Node: pass
 node = Node()
 array = np.ones(1 << 10).view(Array)
 array.node, node.array, node.me = node, array, node
-node.engine, node.runtime = hvd.runtime.engine(), hvd.runtime.current()
+node.engine, node.runtime = runtime.engine(), runtime.current()
 node.handle = hvd.allreduce_async_(array, name="a")
 del node, array
 """,
     "cycles, collected first": """
 class Array(np.ndarray): pass
 array = np.ones(1 << 10).view(Array)
-array.me, array.engine = array, hvd.runtime.engine()
+array.me, array.engine = array, runtime.engine()
 hvd.allreduce_async_(array, name="a")
 del array
 gc.collect()
 """,
     "gc disabled": """
 gc.disable()
-everything = [hvd.runtime.engine()]
+everything = [runtime.engine()]
 everything.append(everything)
 hvd.allreduce_async(np.ones(4), name="a")
 """,
-    "an engine in a global": "ENGINE = hvd.runtime.engine()",
-    "an engine in builtins": "import builtins; builtins.engine = hvd.runtime.engine()",
-    "an engine on a foreign module": "np.engine = hvd.runtime.engine()",
+    "an engine in a global": "ENGINE = runtime.engine()",
+    "an engine in builtins": "import builtins; builtins.engine = runtime.engine()",
+    "an engine on a foreign module": "np.engine = runtime.engine()",
     "an engine in a class with __del__": """
 class Holder:
-    def __init__(self): self.engine = hvd.runtime.engine()
+    def __init__(self): self.engine = runtime.engine()
     def __del__(self): self.engine.shutdown(); self.engine.counters()
 holder = Holder()
 holder.me = holder

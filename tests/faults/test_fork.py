@@ -51,7 +51,7 @@ def test_a_forked_child_is_refused(start: Start, call: str) -> None:
 
 GRANDCHILD = """
 hvd.init()
-engine = hvd.runtime.engine()
+engine = runtime.engine()
 pid = os.fork()
 if pid == 0:
     tell_error(engine.allreduce, "x", np.ones(3), np.ones(3), 1, 1.0, 1.0)  # a reference from before the fork

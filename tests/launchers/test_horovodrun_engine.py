@@ -17,6 +17,7 @@ TRAIN = """
 import os, sys, time
 import numpy as np
 import horovod.numpy as hvd
+from horovod._core import runtime
 
 here = os.environ["TEST_DIR"]
 def flag(name, text=""):
@@ -26,7 +27,7 @@ def flag(name, text=""):
 hvd.init()
 for child in range(int(os.environ.get("CHILDREN", "0"))):
     if os.fork() == 0:
-        flag(f"child.{hvd.runtime._generations}.{os.getppid()}.{child}")
+        flag(f"child.{runtime._generations}.{os.getppid()}.{child}")
         time.sleep(300)
 for step in range(10**9):
     hvd.allreduce(np.ones(1 << 18), name="gradient")
