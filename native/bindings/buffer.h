@@ -23,7 +23,6 @@ class BufferView {
 
   // Once. Throws ValueError or TypeError that says what is wrong with `object`.
   void open(nanobind::handle object, Access access);
-  bool is_open() const { return view_.obj != nullptr; }
 
   std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
   std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }

@@ -24,8 +24,6 @@ class ShmRegion {
 
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }
-  // Drops the mapping without unmapping: in a forked child it was never there.
-  void forget() { data_ = nullptr; }
 
  private:
   std::byte* data_ = nullptr;
