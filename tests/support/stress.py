@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
@@ -24,31 +25,43 @@ def main() -> int:
     """Exit code 0 if every round passed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument(
+        "--at-once", type=int, default=1, help="rounds that run beside each other: still more load"
+    )
     parser.add_argument("tests", nargs="*", default=list(MULTI_PROCESS))
     args = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     hogs = [subprocess.Popen([sys.executable, "-c", HOG]) for _ in range(cores)]
+    rounds = ThreadPoolExecutor(args.at_once)
     try:
-        for number in range(1, args.rounds + 1):
-            began = time.monotonic()
-            done = subprocess.run(
-                [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *args.tests],
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                check=False,
-            )
-            last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
-            print(f"round {number} of {args.rounds}: {last} ({time.monotonic() - began:.0f} s)", flush=True)
-            if done.returncode != 0:
-                print(done.stdout)
+        running = [rounds.submit(one_round, number, args.tests) for number in range(1, args.rounds + 1)]
+        for done in as_completed(running):
+            if not done.result():
                 return 1
     finally:
+        rounds.shutdown(wait=False, cancel_futures=True)
         for hog in hogs:
             hog.kill()
             hog.wait()
     return 0
+
+
+def one_round(number: int, tests: list[str]) -> bool:
+    """Run all tests once, print how it went, with the whole output of a failure; True if all passed."""
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-m", "not slow", *tests],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    last = done.stdout.strip().splitlines()[-1] if done.stdout.strip() else "no output"
+    print(f"round {number}: {last} ({time.monotonic() - began:.0f} s)", flush=True)
+    if done.returncode != 0:
+        print(done.stdout, flush=True)
+    return done.returncode == 0
 
 
 if __name__ == "__main__":
