@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import subprocess
 import sys
 from collections.abc import Callable
@@ -102,6 +103,10 @@ def _fail_then_succeed() -> Raised | None:
     return outcome
 
 
+def a_job(name: str) -> str:
+    return f"{name} {secrets.token_hex(8)}"  # other runs of this test may be under way
+
+
 def _claim(ranks: list[int], sizes: list[int], plane: str, job: str) -> Raised | None:
     me = int(os.environ["HOROVOD_RANK"])
     os.environ.update(rank_environment(ranks[me], sizes[me], plane, job))
@@ -110,7 +115,7 @@ def _claim(ranks: list[int], sizes: list[int], plane: str, job: str) -> Raised |
 
 def test_a_rank_that_is_taken(start_workers: StartWorkers) -> None:
     world = start_workers(4, settings={"HOROVOD_START_TIMEOUT": "2"})
-    outcomes = world.run(_claim, [0, 1, 1, 1], [3] * 4, "shm", "claimed twice")
+    outcomes = world.run(_claim, [0, 1, 1, 1], [3] * 4, "shm", a_job("claimed twice"))
     refused = [
         outcome for outcome in outcomes[1:] if outcome and "rank 1 of this job already" in outcome.message
     ]
@@ -120,14 +125,14 @@ def test_a_rank_that_is_taken(start_workers: StartWorkers) -> None:
 
 def test_rank_0_is_taken(start_workers: StartWorkers) -> None:
     world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "1"})
-    outcomes = world.run(_claim, [0, 0], [2, 2], "shm", "two rank 0")
+    outcomes = world.run(_claim, [0, 0], [2, 2], "shm", a_job("two rank 0"))
     refused = [outcome for outcome in outcomes if outcome and "rank 0 of this job already" in outcome.message]
     assert len(refused) == 1, outcomes
     assert_raised(outcomes, "InitError")
 
 
 def test_the_job_comes_up_although_a_rank_is_claimed_twice(start_workers: StartWorkers) -> None:
-    outcomes = start_workers(4).run(_claim, [0, 1, 1, 2], [3] * 4, "shm", "claimed and complete")
+    outcomes = start_workers(4).run(_claim, [0, 1, 1, 2], [3] * 4, "shm", a_job("claimed and complete"))
     lost = [outcome for outcome in outcomes if outcome is not None]
     assert len(lost) == 1, outcomes
     assert outcomes[0] is None
@@ -137,7 +142,7 @@ def test_the_job_comes_up_although_a_rank_is_claimed_twice(start_workers: StartW
 
 def test_sizes_that_disagree(start_workers: StartWorkers) -> None:
     world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "1"})
-    outcomes = world.run(_claim, [0, 1], [2, 3], "shm", "sizes")
+    outcomes = world.run(_claim, [0, 1], [2, 3], "shm", a_job("sizes"))
     assert_raised(outcomes[1:], "InitError", "Rank 1 was told of 3 ranks, rank 0 of 2")
     assert_raised(outcomes[:1], "InitError", "rank(s) 1 of 2")
 

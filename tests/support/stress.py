@@ -37,7 +37,7 @@ def main() -> int:
         running = [rounds.submit(one_round, number, args.tests) for number in range(1, args.rounds + 1)]
         for done in as_completed(running):
             if not done.result():
-                return 1
+                return 1  # once the rounds that are under way have ended
     finally:
         rounds.shutdown(wait=False, cancel_futures=True)
         for hog in hogs:
