@@ -33,10 +33,9 @@ constexpr const char* dtype_name(DType dtype) {
   return names[static_cast<int>(dtype)];
 }
 
-// Whether reductions have kernels for the type; every type can be moved.
-constexpr bool dtype_reducible(DType dtype) {
-  return dtype == DType::kFloat32 || dtype == DType::kFloat64 || dtype == DType::kInt32 ||
-         dtype == DType::kInt64;
+constexpr bool dtype_is_float(DType dtype) {
+  return dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kFloat32 ||
+         dtype == DType::kFloat64;
 }
 
 }  // namespace khorovod

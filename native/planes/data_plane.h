@@ -1,6 +1,6 @@
-// A data plane moves and reduces the bytes of plans, in the order in which they were submitted,
-// which is the same on every rank. It never blocks: `advance` does what can be done now. It knows
-// nothing of names, negotiation or Python.
+// A data plane moves and reduces the bytes of works, in the order in which they were submitted; two
+// ranks have the works that they share in the same order. It never blocks: `advance` does what can
+// be done now. It knows nothing of names, negotiation or Python.
 #pragma once
 
 #include <poll.h>
@@ -12,74 +12,91 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/members.h"
 #include "base/status.h"
 #include "collectives/kernels/kernels.h"
 #include "shm/doorbell.h"
 
 namespace khorovod {
 
-// A tensor of this rank within a plan. `in` and `out` may be the same memory.
+// A piece of this rank's memory at a place in a stream. `in` and `out` may be the same memory.
 struct Segment {
   const std::byte* in;
   std::byte* out;
-  std::size_t bytes;
+  std::size_t count;  // elements; never 0
+  std::size_t at;     // its first element in the stream
 };
 
-enum class Movement : std::uint8_t { kAllreduce, kBroadcast };
-
-// One plan's share of this rank: the segments follow each other as one stream of elements of one
-// type, cut alike on every rank.
-struct Work {
-  std::uint64_t plan = 0;
-  Movement movement = Movement::kAllreduce;
-  DType dtype = DType::kFloat32;
-  Scale prescale;
-  Scale postscale;
-  int root = 0;  // of a broadcast
+// Segments back to back.
+struct Stream {
   std::vector<Segment> segments;
-  std::size_t bytes = 0;  // of all segments
-};
+  std::size_t count = 0;  // elements of all segments
 
-// A segment and its offset in the stream. Empty segments do not occur in a work.
-struct SegmentCursor {
-  std::size_t segment = 0;
-  std::size_t at = 0;
-};
-
-// Walks the pieces of segments that cover bytes [begin, end) of a work's stream, calling
-// piece(segment, offset in segment, offset from begin, bytes). The cursor must stand at or before
-// `begin` and is moved to the segment that holds it, so that rising calls cost no search.
-
-template <typename Piece>
-void for_each_piece(const Work& work, SegmentCursor& cursor, std::size_t begin, std::size_t end,
-                    Piece piece) {
-  while (cursor.at + work.segments[cursor.segment].bytes <= begin) {
-    cursor.at += work.segments[cursor.segment++].bytes;
+  void add(const std::byte* in, std::byte* out, std::size_t elements) {
+    if (elements == 0) return;
+    segments.push_back({in, out, elements, count});
+    count += elements;
   }
-  SegmentCursor c = cursor;
-  for (std::size_t at = begin; at < end;) {
-    const Segment& segment = work.segments[c.segment];
-    const std::size_t within = at - c.at;
-    const std::size_t bytes = std::min(segment.bytes - within, end - at);
-    piece(segment, within, at - begin, bytes);
-    at += bytes;
-    c.at += segment.bytes;
-    ++c.segment;
+};
+
+// What becomes of the streams of a work. Members are counted by their index in the set.
+enum class Movement : std::uint8_t {
+  kAllreduce,      // one stream, as long on every rank: in of all -> reduced -> out of all
+  kBroadcast,      // one stream: in of the root -> out of the others (its own stays untouched)
+  kAllgather,      // stream m: in of member m -> out of the others, and of m itself
+  kAlltoall,       // stream m: in -> what this rank sends to m; out <- what it receives from m
+                   // (two parts: see `receive`); this rank's own part is moved as well
+  kReducescatter,  // stream m: what member m gets: in of all -> reduced -> out of m
+};
+
+// One plan's share of this rank.
+struct Work {
+  std::uint64_t number = 0;  // of this rank's works: for `Done`
+  std::uint64_t plan = 0;    // the same on all members
+  Movement movement = Movement::kAllreduce;
+  Reduction reduction = Reduction::kSum;
+  DType dtype = DType::kFloat32;  // of the tensors; what is only moved may be called bytes
+  DType wire = DType::kFloat32;   // of what travels and is reduced; differs only in an allreduce
+  Scale prescale;                 // before the type becomes `wire`
+  Scale postscale;                // after the reduction
+  MembersRef members;             // at least two
+  int root = 0;                   // of a broadcast: a member's index
+  std::vector<Stream> streams;    // one, or one per member
+  std::vector<Stream> receive;    // of an alltoall: one per member, by `out`; else empty
+  std::size_t longest = 0;  // elements of the longest stream that any member sends or gets; not 0,
+                            // and the same on all members
+};
+
+// Walks the segments that cover elements [begin, end) of a stream, calling
+// piece(segment, offset in segment, offset from begin, elements). Stops at the stream's end.
+template <typename Piece>
+void for_each_piece(const Stream& stream, std::size_t begin, std::size_t end, Piece piece) {
+  end = std::min(end, stream.count);
+  if (begin >= end) return;
+  auto segment = std::upper_bound(stream.segments.begin(), stream.segments.end(), begin,
+                                  [](std::size_t at, const Segment& s) { return at < s.at; }) -
+                 1;
+  for (std::size_t at = begin; at < end; ++segment) {
+    const std::size_t within = at - segment->at;
+    const std::size_t count = std::min(segment->count - within, end - at);
+    piece(*segment, within, at - begin, count);
+    at += count;
   }
 }
 
 class DataPlane {
  public:
-  // Called from `advance` as soon as a segment's output is final and its input is no longer read.
-  using SegmentDone = std::function<void(std::uint64_t plan, std::size_t segment)>;
+  // Called from `advance` as soon as an output is final and its input is no longer read: for each
+  // segment of an allreduce or broadcast, in order; once, with kWhole, for any other work.
+  static constexpr std::size_t kWhole = SIZE_MAX;
+  using Done = std::function<void(std::uint64_t work, std::size_t segment)>;
 
   virtual ~DataPlane() = default;
 
   virtual const char* name() const = 0;
-  // Takes a work with at least one byte. Works run in the order of submission.
   virtual void submit(Work work) = 0;
   // Does what can be done without waiting; true if anything moved.
-  virtual bool advance(const SegmentDone& done) = 0;
+  virtual bool advance(const Done& done) = 0;
   // kOk, or why the plane can never finish what it has (a connection broke).
   virtual Status failure() const { return {}; }
   // Whether `failure` also tells when a rank has left that the works under way still need. Where
