@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from horovod._core import runtime
 from horovod._core.runtime import init, is_initialized, shutdown
+from horovod._core.timeline import start_timeline, stop_timeline
 
 __all__ = [
     "cross_rank",
@@ -15,6 +16,8 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]
 
 

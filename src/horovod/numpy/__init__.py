@@ -30,6 +30,8 @@ from horovod._core.basics import (
     rank,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
 from horovod._core.reduction import AVAILABLE, Average, Sum, reduction_of
 from horovod._core.runtime import engine
@@ -68,6 +70,8 @@ __all__ = [
     "rank",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
