@@ -53,6 +53,12 @@ void Engine::abandon_in_child() {
 Status Engine::submit(const OperationRef& operation, bool caller_waits) {
   operation->submitted = now_ns();
   operation->bytes = operation->request.bytes();
+  if (operation->members == nullptr) operation->members = members(operation->request.set);
+  if (operation->members == nullptr || !operation->members->contains(world_.rank)) {
+    return Status::error(Code::kInvalid, "Process set " + std::to_string(operation->request.set) +
+                                             " is not registered, or rank " +
+                                             std::to_string(world_.rank) + " is not in it");
+  }
   bool arm_timer = false;
   bool call_thread = false;
   bool done_already = false;  // in a world of one, or one that is broken

@@ -198,9 +198,9 @@ class Engine {
   };
   std::unordered_map<std::uint64_t, Running> running_;  // by the work's number
   std::uint64_t next_work_ = 1;
-  std::size_t waiting_ = 0;                             // announced, not complete
-  bool broken_ = false;                                 // everything has failed, for good
-  bool thread_needed_ = false;                          // to go on where the driver leaves off
+  std::size_t waiting_ = 0;     // announced, not complete
+  bool broken_ = false;         // everything has failed, for good
+  bool thread_needed_ = false;  // to go on where the driver leaves off
   std::vector<OperationRef> draining_;
   std::vector<OperationRef> finished_;  // complete, not yet told
   std::size_t finished_bytes_ = 0;
@@ -212,10 +212,10 @@ class Engine {
   bool departure_told_ = false;     // of rank 0: everybody has all decisions up to the departure
   OperationRef joined_;             // this rank's join, while it lasts
   bool tracing_ = false;
-  Writer traces_;                   // not yet sent to rank 0
-  Nanoseconds last_done_ = 0;       // when the plane finished something last
-  std::unique_ptr<Timeline> timeline_;   // of rank 0
-  std::vector<bool> trace_ended_;        // of rank 0: by rank, whether all of its traces are here
+  Writer traces_;                       // not yet sent to rank 0
+  Nanoseconds last_done_ = 0;           // when the plane finished something last
+  std::unique_ptr<Timeline> timeline_;  // of rank 0
+  std::vector<bool> trace_ended_;       // of rank 0: by rank, whether all of its traces are here
 
   // Between threads.
   std::atomic<bool> stopping_{false};

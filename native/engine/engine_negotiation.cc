@@ -95,9 +95,9 @@ void Engine::announce(const OperationRef& operation, std::size_t& inline_budget)
   const Request& request = operation->request;
   ++waiting_;
   if (request.set != 0 && members(request.set) != operation->members) {
-    return complete(operation, Status::error(Code::kInternal, "Process set " +
-                                                                  std::to_string(request.set) +
-                                                                  " was removed"));
+    return complete(operation,
+                    Status::error(Code::kInternal,
+                                  "Process set " + std::to_string(request.set) + " was removed"));
   }
   if (request.kind == OpKind::kJoin) joined_ = operation;
   const bool with_payload = may_travel_inline(request, world_.rank) &&

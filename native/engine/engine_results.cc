@@ -13,17 +13,22 @@ class ResultReader {
  public:
   explicit ResultReader(Bytes bytes) : rest_(bytes) {}
 
-  // Null if there are fewer.
-  const std::byte* take(std::size_t bytes) {
-    if (bytes > rest_.size()) return nullptr;
-    const std::byte* front = rest_.data();
+  // Empty if there are fewer.
+  Bytes take(std::size_t bytes) {
+    if (bytes > rest_.size()) {
+      failed_ = true;
+      return {};
+    }
+    const Bytes front = rest_.first(bytes);
     rest_ = rest_.subspan(bytes);
     return front;
   }
-  bool done() const { return rest_.empty(); }
+  bool ok() const { return !failed_; }
+  bool done() const { return !failed_ && rest_.empty(); }
 
  private:
   Bytes rest_;
+  bool failed_ = false;
 };
 
 void copy_result(std::byte* out, DType dtype, const std::byte* from, DType wire,
@@ -73,12 +78,13 @@ bool Engine::take_result(Operation& operation, const PlanEntry& entry) {
       operation.numbers.push_back(rows.count);
     }
     const std::size_t size = dtype_size(wire);
-    if (result.take(skip * size) == nullptr) return false;
-    const std::byte* mine = result.take(elements * size);
-    if (mine == nullptr || result.take(rest * size) == nullptr) return false;
+    result.take(skip * size);
+    const Bytes mine = result.take(elements * size);
+    result.take(rest * size);
+    if (!result.ok()) return false;
     std::byte* out = output(operation, i, elements * dtype_size(tensor.dtype));
     if (out == nullptr && elements > 0) return true;  // the world has been told
-    copy_result(out, tensor.dtype, mine, wire, elements);
+    copy_result(out, tensor.dtype, mine.data(), wire, elements);
   }
   return result.done();
 }

@@ -111,9 +111,9 @@ bool Engine::run_streams(const Plan& plan, std::vector<OperationRef>& operations
   const bool from_here = !reduces && like.root == world_.rank;
   const Scale prescale = prescale_of(like);
   // What stands in is not to be scaled, so the rest of the work is scaled before it starts.
-  const bool scale_now =
-      reduces && !prescale.identity() &&
-      std::any_of(operations.begin(), operations.end(), [](const auto& op) { return op->stands_in; });
+  const bool scale_now = reduces && !prescale.identity() &&
+                         std::any_of(operations.begin(), operations.end(),
+                                     [](const auto& op) { return op->stands_in; });
   std::map<DType, Draft> drafts;  // in an order that is the same on all ranks
   for (const OperationRef& operation : operations) {
     const Request& request = operation->request;
@@ -204,7 +204,8 @@ bool Engine::run_alltoall(const Plan& plan, const OperationRef& operation) {
   }
   const std::byte* in = operation->parts.front().in;
   std::byte* out = output(*operation, 0, bytes_of_rows(tensor, received));
-  if (out == nullptr && bytes_of_rows(tensor, received) > 0) return true;  // the world has been told
+  if (out == nullptr && bytes_of_rows(tensor, received) > 0)
+    return true;  // the world has been told
   for (std::size_t m = 0; m < n; ++m) {
     const std::size_t sent = bytes_of_rows(tensor, rows[me * n + m]);
     const std::size_t taken = bytes_of_rows(tensor, rows[m * n + me]);

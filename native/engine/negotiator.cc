@@ -375,7 +375,10 @@ std::string Negotiator::administrate(Entry& entry, PlanEntry& item) {
     const auto count = static_cast<std::size_t>(numbers[at++]);
     if (count == 0 || count > numbers.size() - at) return "The process sets make no sense";
     for (const std::size_t end = at + count; at < end; ++at) {
-      members->ranks.push_back(static_cast<int>(numbers[at]));
+      const auto rank = numbers[at];
+      const bool rises = members->ranks.empty() || rank > members->ranks.back();
+      if (rank < 0 || rank >= size_ || !rises) return "The ranks of a process set make no sense";
+      members->ranks.push_back(static_cast<int>(rank));
     }
     members->set = free_set_id();
     item.numbers.push_back(members->set);
@@ -428,7 +431,8 @@ Plan Negotiator::plan_for(const std::vector<Entry*>& entries, Plan::Kind kind) {
     if (on_ready) {
       ReadyTrace trace{entry->request.label(), op_name(entry->request.kind), {}};
       for (std::size_t m = 0; m < entry->announced.size(); ++m) {
-        if (entry->announced[m]) trace.ranks.emplace_back(plan.members->ranks[m], entry->arrived[m]);
+        if (entry->announced[m])
+          trace.ranks.emplace_back(plan.members->ranks[m], entry->arrived[m]);
       }
       on_ready(std::move(trace));
     }

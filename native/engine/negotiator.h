@@ -110,7 +110,7 @@ class Negotiator {
 
   const int size_;
   const NegotiatorOptions options_;
-  std::map<std::uint32_t, MembersRef> sets_;  // by id; 0 is everybody
+  std::map<std::uint32_t, MembersRef> sets_;                              // by id; 0 is everybody
   std::unordered_map<OpKey, std::unique_ptr<Entry>, OpKeyHash> by_name_;  // keys name the entries
   std::unordered_map<std::uint32_t, Entry*> by_id_;
   std::list<Entry*> recent_;  // cached entries, the most recently used first

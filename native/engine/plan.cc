@@ -6,6 +6,9 @@ namespace khorovod {
 
 namespace {
 
+// Rows, ranks and ids are never larger; their products with sizes of rows must not overflow.
+constexpr std::uint64_t kLargestNumber = std::uint64_t{1} << 44;
+
 void write_entry(Writer& out, const PlanEntry& entry, Plan::Kind kind) {
   out.varint(entry.id);
   if (entry.id == 0) {
@@ -42,7 +45,11 @@ bool read_entry(Reader& in, PlanEntry& entry, Plan::Kind kind) {
   }
   if (in.u8() != 0 && !read_request(in, entry.request.emplace())) return false;
   entry.numbers.resize(in.count());
-  for (auto& number : entry.numbers) number = static_cast<std::int64_t>(in.varint());
+  for (auto& number : entry.numbers) {
+    const std::uint64_t value = in.varint();
+    if (value > kLargestNumber) return false;
+    number = static_cast<std::int64_t>(value);
+  }
   if (kind == Plan::Kind::kInline) {
     const Bytes result = in.bytes();
     entry.result.assign(result.begin(), result.end());

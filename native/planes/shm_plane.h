@@ -38,8 +38,8 @@ class ShmPlane : public DataPlane {
     int size() const { return work.members->size(); }
     int rank_of(int member) const { return work.members->ranks[static_cast<std::size_t>(member)]; }
     // A chunk's number in the lanes between a member and me.
-    std::uint64_t number(std::uint64_t chunk, int member) const {
-      return before[static_cast<std::size_t>(member)] + chunk;
+    std::uint64_t number(std::uint64_t which, int member) const {
+      return before[static_cast<std::size_t>(member)] + which;
     }
     const Stream& stream(int member) const {
       return work.streams[static_cast<std::size_t>(member)];
