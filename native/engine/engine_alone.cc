@@ -37,7 +37,7 @@ void reduce_alone(const Request& request, const TensorSpec& tensor, const std::b
 Status Engine::run_alone(Operation& op) {
   const Request& request = op.request;
   const FloatEnvironment ieee;
-  if (request.kind == OpKind::kJoin) op.numbers = {world_.rank};
+  if (request.kind == OpKind::kJoin) op.numbers = {world_.rank, request.numbers.front()};
   for (std::size_t i = 0; i < request.tensors.size(); ++i) {
     const TensorSpec& tensor = request.tensors[i];
     std::size_t bytes = tensor.bytes();

@@ -11,7 +11,7 @@ namespace khorovod {
 namespace {
 
 std::vector<std::int64_t> sizes_of(const Request& request) {
-  if (request.kind == OpKind::kAlltoall) return request.numbers;
+  if (request.kind == OpKind::kAlltoall || request.kind == OpKind::kJoin) return request.numbers;
   std::vector<std::int64_t> rows;
   if (request.kind == OpKind::kAllgather) {
     for (const TensorSpec& tensor : request.tensors) rows.push_back(tensor.rows());
@@ -359,7 +359,13 @@ void Negotiator::drop_set(std::uint32_t id) {
 std::string Negotiator::administrate(Entry& entry, PlanEntry& item) {
   const auto& numbers = entry.request.numbers;
   if (entry.request.kind == OpKind::kJoin) {
-    item.numbers = {last_joined_};
+    // Ranks that joined early have counted fewer operations without a name: all go on from the
+    // highest number.
+    std::int64_t next = 0;
+    for (const Sizes& counted : entry.sizes) {
+      if (!counted.empty()) next = std::max(next, counted.front());
+    }
+    item.numbers = {last_joined_, next};
     joined_.assign(joined_.size(), false);
     joined_count_ = 0;
     return "";

@@ -33,7 +33,8 @@ struct Operation {
   // The outcome; valid once done.
   Status status;
   // Rows of the output of each tensor: of an allgather or reducescatter, and of an alltoall its
-  // rows from each member. Of a join, the last rank; of new process sets, their ids.
+  // rows from each member. Of a join, the last rank and the number of
+  // the next operation without a name; of new process sets, their ids.
   std::vector<std::int64_t> numbers;
   std::atomic<bool> done{false};
 

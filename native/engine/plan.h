@@ -21,7 +21,8 @@ struct PlanEntry {
   std::uint32_t assign_id = 0;     // from now on this id stands for the request; 0: not cached
   std::optional<Request> request;  // for members that have joined: they have not asked for it
   // Of an allgather, for each tensor the members' rows; of an alltoall, the rows from each member
-  // to each; of a join the last rank; of new process sets their ids.
+  // to each; of a join the last rank and the number
+  // of the next operation without a name; of new process sets their ids.
   std::vector<std::int64_t> numbers;
   std::vector<std::byte> result;  // of an inline plan
 };

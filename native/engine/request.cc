@@ -90,7 +90,12 @@ std::size_t Request::bytes() const {
 }
 
 std::string Request::label() const {
-  return set == 0 ? name : name + " [process set " + std::to_string(set) + "]";
+  std::string text = name;
+  if (unnamed()) {  // matched by its number alone, so that a difference in kind is noticed
+    text = std::string(grouped ? "grouped_" : "") + op_name(kind) + "." + name;
+    for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  return set == 0 ? text : text + " [process set " + std::to_string(set) + "]";
 }
 
 void write_request(Writer& out, const Request& r) {
@@ -208,7 +213,7 @@ std::string mismatch(const Request& left, int rank_left, const Request& right, i
     return differ("BROADCAST root ranks", a, std::to_string(left.root), b,
                   std::to_string(right.root));
   }
-  if (!left.sizes_vary() && left.numbers != right.numbers) {
+  if (!left.sizes_vary() && left.kind != OpKind::kJoin && left.numbers != right.numbers) {
     return differ("process sets", a, list_text(left.numbers), b, list_text(right.numbers));
   }
   return "";

@@ -66,7 +66,8 @@ struct Request {
   double postscale = 1.0;
   std::vector<TensorSpec> tensors;
   // Of an alltoall, the rows for each member; of new process sets, for each of them the number of
-  // its ranks and the ranks; of a set to be removed, its id.
+  // its ranks and the ranks; of a set to be removed, its id; of a join, the number of the rank's
+  // next operation without a name.
   std::vector<std::int64_t> numbers;
   std::string name;  // unique in the process set
 
@@ -75,8 +76,14 @@ struct Request {
   std::size_t bytes() const;
   // Whether ranks may differ in the first dimension (and in the rows that they send to whom).
   bool sizes_vary() const { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
+  // Operations without a name are counted: this one, number so and so.
+  static std::string unnamed_name(std::int64_t number) { return kUnnamed + std::to_string(number); }
+  bool unnamed() const { return !cacheable && name.starts_with(kUnnamed); }
   // What messages to users call it.
   std::string label() const;
+
+ private:
+  static constexpr const char* kUnnamed = "noname.";
 };
 
 void write_request(Writer& out, const Request& request);

@@ -288,7 +288,7 @@ TEST(a_rank_that_has_joined_is_not_waited_for) {
   CHECK(negotiator.announce(1, in_full(bare(OpKind::kJoin)), 0));
   CHECK(negotiator.announce(0, in_full(bare(OpKind::kJoin)), 0));
   const Decisions joined = negotiator.decide();
-  CHECK((joined.plans[0].entries[0].numbers == std::vector<std::int64_t>{0}));
+  CHECK((joined.plans[0].entries[0].numbers == std::vector<std::int64_t>{0, 0}));
   CHECK(agree(negotiator, 3, in_full(request_of("x"))).plans.size() == 1);
 }
 
