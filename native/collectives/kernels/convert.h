@@ -7,12 +7,16 @@ namespace khorovod::KHOROVOD_ISA {
 
 namespace {
 
+// With arguments of its own: a byte written through `dst` might be one of a captured variable's.
+template <typename T, typename Finish>
+void map(T* dst, const T* src, std::size_t count, Finish finish) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) dst[i] = finish(src[i]);
+}
+
 template <typename T>
 void scale_integers(T* dst, const T* src, std::size_t count, Scale scale) {
-  with_scaling<T>(scale, [&](auto finish) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) dst[i] = finish(src[i]);
-  });
+  with_scaling<T>(scale, [&](auto finish) { map(dst, src, count, finish); });
 }
 
 // How many elements the CPU's own conversions have done; the rest is left to the plain loop.

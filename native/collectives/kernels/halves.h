@@ -51,13 +51,13 @@ inline constexpr std::size_t kVectorBytes = 16;
 typedef float Floats __attribute__((vector_size(kVectorBytes)));
 typedef std::int32_t Words __attribute__((vector_size(kVectorBytes)));
 typedef std::int16_t Shorts __attribute__((vector_size(kVectorBytes)));
+typedef std::uint16_t UnsignedShorts __attribute__((vector_size(kVectorBytes)));
 
 // The functions below take a float or `Floats` (Real), and as many 32-bit words (Bits). A half
 // travels in the upper half of a word. Words are signed, as SSE2 compares no others; with the sign
 // bit off that makes no difference.
 inline constexpr std::int32_t kSign = static_cast<std::int32_t>(0x80000000);
 inline constexpr std::int32_t kUpper = static_cast<std::int32_t>(0xffff0000);
-inline constexpr std::int16_t kShortSign = static_cast<std::int16_t>(0x8000);
 inline constexpr std::int16_t kShortMagnitude = 0x7fff;
 
 template <typename Bits, typename Word>
@@ -164,10 +164,11 @@ inline void store_pair(Bfloat16* to, Pair pair) {
   const auto a = __builtin_bit_cast(Words, pair.a);
   const auto b = __builtin_bit_cast(Words, pair.b);
   const auto kept = __builtin_bit_cast(Shorts, ((a >> 16) & ~kUpper) | (b & kUpper));
-  const auto cut = __builtin_bit_cast(Shorts, (a & ~kUpper) | (b << 16));
-  const Shorts up = (cut ^ kShortSign) > -(kept & 1);  // as unsigned: cut > 0x8000 - last bit
-  Shorts halves = kept - up;                           // true is -1
-  halves = (kept & kShortMagnitude) > Bfloat16::kInfinity ? all<Shorts>(Bfloat16::kNan) : halves;
+  const auto cut = __builtin_bit_cast(UnsignedShorts, (a & ~kUpper) | (b << 16));
+  const auto last = __builtin_bit_cast(UnsignedShorts, kept & 1);
+  const Shorts up = cut > 0x8000 - last;  // true is -1
+  const Shorts nan = (kept & kShortMagnitude) > Bfloat16::kInfinity;
+  const Shorts halves = nan ? all<Shorts>(Bfloat16::kNan) : kept - up;
   __builtin_memcpy(to, &halves, sizeof halves);
 }
 
