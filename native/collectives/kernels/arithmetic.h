@@ -50,6 +50,7 @@ struct Wrapping<std::int64_t> {
 };
 
 struct Sum {
+  static constexpr bool kPicks = false;  // the result is one of the operands
   template <typename T>
   static T apply(T a, T b) {
     using Wide = typename Wrapping<T>::Type;
@@ -58,6 +59,7 @@ struct Sum {
 };
 
 struct Product {
+  static constexpr bool kPicks = false;  // the result is one of the operands
   template <typename T>
   static T apply(T a, T b) {
     using Wide = typename Wrapping<T>::Type;
@@ -67,6 +69,7 @@ struct Product {
 
 // Of equals the left one stays. A NaN stays on the left, and is taken from the right.
 struct Min {
+  static constexpr bool kPicks = true;  // the result is one of the operands
   template <typename T>
   static T apply(T a, T b) {
     const T lower = b < a ? b : a;
@@ -75,6 +78,7 @@ struct Min {
 };
 
 struct Max {
+  static constexpr bool kPicks = true;  // the result is one of the operands
   template <typename T>
   static T apply(T a, T b) {
     const T higher = a < b ? b : a;
@@ -112,8 +116,9 @@ template <typename T>
 struct Divide {
   std::int64_t divisor;
   T operator()(T value) const {
-    if constexpr (sizeof(T) <= 2) {
-      return static_cast<T>(static_cast<float>(value) / static_cast<float>(divisor));
+    if constexpr (sizeof(T) <= 2) {  // by way of int, or GCC does not vectorize
+      const auto numerator = static_cast<float>(static_cast<int>(value));
+      return static_cast<T>(static_cast<int>(numerator / static_cast<float>(divisor)));
     } else if constexpr (sizeof(T) == 4) {
       return static_cast<T>(static_cast<double>(value) / static_cast<double>(divisor));
     } else {

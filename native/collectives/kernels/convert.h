@@ -7,12 +7,16 @@ namespace khorovod::KHOROVOD_ISA {
 
 namespace {
 
+// With arguments of its own: a byte written through `dst` might be one of a captured variable's.
+template <typename T, typename Finish>
+void map(T* dst, const T* src, std::size_t count, Finish finish) {
+#pragma GCC ivdep
+  for (std::size_t i = 0; i < count; ++i) dst[i] = finish(src[i]);
+}
+
 template <typename T>
 void scale_integers(T* dst, const T* src, std::size_t count, Scale scale) {
-  with_scaling<T>(scale, [&](auto finish) {
-#pragma GCC ivdep
-    for (std::size_t i = 0; i < count; ++i) dst[i] = finish(src[i]);
-  });
+  with_scaling<T>(scale, [&](auto finish) { map(dst, src, count, finish); });
 }
 
 // How many elements the CPU's own conversions have done; the rest is left to the plain loop.
@@ -22,41 +26,38 @@ inline std::size_t convert_vectors(To*, const From*, std::size_t, Finish) {
 }
 
 #if defined(__F16C__)
-inline Floats load_vector(const float* from) {
-  Floats value;
-  __builtin_memcpy(&value, from, sizeof value);
-  return value;
-}
-
-inline void store_vector(float* to, Floats value) {
-  value = canonical(value);
-  __builtin_memcpy(to, &value, sizeof value);
-}
-
-template <typename To, typename From, typename Finish>
-inline std::size_t convert_in_hardware(To* dst, const From* src, std::size_t count, Finish finish) {
-  std::size_t i = 0;
-  for (; i + kPair / 2 <= count; i += kPair / 2)
-    store_vector(dst + i, finish(load_vector(src + i)));
-  return i;
-}
-
 template <typename Finish>
 inline std::size_t convert_vectors(float* dst, const Float16* src, std::size_t count,
                                    Finish finish) {
-  return convert_in_hardware(dst, src, count, finish);
+  std::size_t i = 0;
+  for (; i + kPair <= count; i += kPair) {
+    const Pair pair = load_pair(src + i);
+    store_pair(dst + i, {canonical(finish(pair.a)), canonical(finish(pair.b))});
+  }
+  return i;
+}
+
+template <typename From, typename Finish>
+inline std::size_t convert_to_float16(Float16* dst, const From* src, std::size_t count,
+                                      Finish finish) {
+  std::size_t i = 0;
+  for (; i + kPair <= count; i += kPair) {
+    const Pair pair = load_pair(src + i);
+    store_pair(dst + i, {finish(pair.a), finish(pair.b)});
+  }
+  return i;
 }
 
 template <typename Finish>
 inline std::size_t convert_vectors(Float16* dst, const float* src, std::size_t count,
                                    Finish finish) {
-  return convert_in_hardware(dst, src, count, finish);
+  return convert_to_float16(dst, src, count, finish);
 }
 
 template <typename Finish>
 inline std::size_t convert_vectors(Float16* dst, const Float16* src, std::size_t count,
                                    Finish finish) {
-  return convert_in_hardware(dst, src, count, finish);
+  return convert_to_float16(dst, src, count, finish);
 }
 #endif
 

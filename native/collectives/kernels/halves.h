@@ -13,9 +13,13 @@ namespace khorovod::KHOROVOD_ISA {
 namespace {
 
 struct Float16 {
+  static constexpr std::int16_t kInfinity = 0x7c00;
+  static constexpr std::int16_t kNan = 0x7e00;
   std::uint16_t bits;
 };
 struct Bfloat16 {
+  static constexpr std::int16_t kInfinity = 0x7f80;
+  static constexpr std::int16_t kNan = 0x7fc0;
   std::uint16_t bits;
 };
 
@@ -46,15 +50,18 @@ inline constexpr std::size_t kVectorBytes = 16;
 #endif
 typedef float Floats __attribute__((vector_size(kVectorBytes)));
 typedef std::int32_t Words __attribute__((vector_size(kVectorBytes)));
+typedef std::int16_t Shorts __attribute__((vector_size(kVectorBytes)));
+typedef std::uint16_t UnsignedShorts __attribute__((vector_size(kVectorBytes)));
 
 // The functions below take a float or `Floats` (Real), and as many 32-bit words (Bits). A half
 // travels in the upper half of a word. Words are signed, as SSE2 compares no others; with the sign
 // bit off that makes no difference.
 inline constexpr std::int32_t kSign = static_cast<std::int32_t>(0x80000000);
 inline constexpr std::int32_t kUpper = static_cast<std::int32_t>(0xffff0000);
+inline constexpr std::int16_t kShortMagnitude = 0x7fff;
 
-template <typename Bits>
-inline Bits all(std::int32_t word) {
+template <typename Bits, typename Word>
+inline Bits all(Word word) {
   return Bits{} + word;
 }
 
@@ -150,14 +157,34 @@ inline void store_pair(Half* to, Pair pair) {
   __builtin_memcpy(to, &words, sizeof words);
 }
 
-// Partial results, which keep the order of the pair.
-inline Pair load_pair(const float* from) {
-  Pair pair;
-  __builtin_memcpy(&pair, from, sizeof pair);
-  return pair;
+// Rounds after the packing, 16 bits at a time: up if what is cut off is more than half of the last
+// bit, or just half and that bit is set. A NaN shows in the bits that are kept: it comes from
+// arithmetic, which makes it quiet, or from a bfloat16.
+inline void store_pair(Bfloat16* to, Pair pair) {
+  const auto a = __builtin_bit_cast(Words, pair.a);
+  const auto b = __builtin_bit_cast(Words, pair.b);
+  const auto kept = __builtin_bit_cast(Shorts, ((a >> 16) & ~kUpper) | (b & kUpper));
+  const auto cut = __builtin_bit_cast(UnsignedShorts, (a & ~kUpper) | (b << 16));
+  const auto last = __builtin_bit_cast(UnsignedShorts, kept & 1);
+  const Shorts up = cut > 0x8000 - last;  // true is -1
+  const Shorts nan = (kept & kShortMagnitude) > Bfloat16::kInfinity;
+  const Shorts halves = nan ? all<Shorts>(Bfloat16::kNan) : kept - up;
+  __builtin_memcpy(to, &halves, sizeof halves);
 }
 
-inline void store_pair(float* to, Pair pair) { __builtin_memcpy(to, &pair, sizeof pair); }
+// Partial results, which keep the order of the pair.
+inline Pair load_pair(const float* from) {
+  Floats a;
+  Floats b;
+  __builtin_memcpy(&a, from, sizeof a);
+  __builtin_memcpy(&b, from + kPair / 2, sizeof b);
+  return {a, b};
+}
+
+inline void store_pair(float* to, Pair pair) {
+  __builtin_memcpy(to, &pair.a, sizeof pair.a);
+  __builtin_memcpy(to + kPair / 2, &pair.b, sizeof pair.b);
+}
 
 // The CPU's own conversions, of halves that lie side by side.
 #if defined(__F16C__)
@@ -171,8 +198,10 @@ inline Floats load_vector(const Float16* from) {
 
 inline void store_vector(Float16* to, Floats value) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
-                      _mm512_maskz_cvtps_ph(kEvery, canonical(value), _MM_FROUND_TO_NEAREST_INT));
+                      _mm512_maskz_cvtps_ph(kEvery, value, _MM_FROUND_TO_NEAREST_INT));
 }
+
+inline bool any_nan(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
 #else
 inline Floats load_vector(const Float16* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -180,7 +209,11 @@ inline Floats load_vector(const Float16* from) {
 
 inline void store_vector(Float16* to, Floats value) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(to),
-                   _mm256_cvtps_ph(canonical(value), _MM_FROUND_TO_NEAREST_INT));
+                   _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
+}
+
+inline bool any_nan(Floats a, Floats b) {
+  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
 }
 #endif
 
@@ -188,7 +221,10 @@ inline Pair load_pair(const Float16* from) {
   return {load_vector(from), load_vector(from + kPair / 2)};
 }
 
+// A rare branch costs less than making every value canonical.
 inline void store_pair(Float16* to, Pair pair) {
+  if (any_nan(pair.a, pair.b)) [[unlikely]]
+    pair = {canonical(pair.a), canonical(pair.b)};
   store_vector(to, pair.a);
   store_vector(to + kPair / 2, pair.b);
 }

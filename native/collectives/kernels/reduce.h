@@ -2,6 +2,7 @@
 #pragma once
 
 #include "collectives/kernels/convert.h"
+#include "collectives/kernels/extremes.h"
 
 namespace khorovod::KHOROVOD_ISA {
 
@@ -31,8 +32,7 @@ void fold_numbers(T* out, const T* first, const T* const* rest, std::size_t coun
   }
 }
 
-// The pairs that begin at `at`; of a source's end, what there is of them. Partial results always
-// have room for whole ones.
+// At the end of a source there may be less than a pair. Partial results have room for a whole one.
 template <typename Half>
 inline Pair load_end(const Half* from, std::size_t count) {
   Half padded[kPair] = {};
@@ -80,6 +80,8 @@ template <int kCount, typename Operation, typename Out, typename First, typename
 void fold(Out* out, const First* first, const T* const* rest, std::size_t count, Finish finish) {
   if constexpr (kIsHalf<T>) {
     fold_halves<kCount, Operation>(out, first, rest, count, finish);
+  } else if constexpr (kIsPicked<T>) {
+    fold_picked<kCount, Operation>(out, first, rest, count);
   } else {
     fold_numbers<kCount, Operation>(out, first, rest, count, finish);
   }
@@ -137,6 +139,12 @@ void reduce_blocks(T* dst, const std::byte* const* sources, int n, std::size_t c
 template <typename Operation, typename T>
 void reduce_floating(std::byte* dst, const std::byte* const* sources, int n, std::size_t count,
                      Scale scale) {
+  if constexpr (kIsHalf<T> && Operation::kPicks) {
+    if (scale.identity()) {
+      Picked<T>* const out = reinterpret_cast<Picked<T>*>(dst);
+      return reduce_blocks<Operation>(out, sources, n, count, Identity{});
+    }
+  }
   with_scaling<typename Arithmetic<T>::Type>(scale, [&](auto finish) {
     reduce_blocks<Operation>(reinterpret_cast<T*>(dst), sources, n, count, finish);
   });
