@@ -23,6 +23,7 @@ struct ItemHeader {
   ItemKind kind() const { return static_cast<ItemKind>(what & 1); }
   bool operator==(const ItemHeader&) const = default;
 };
+static_assert(sizeof(ItemHeader) == 16);  // no padding: it travels as it is
 
 // One direction of a connection.
 struct TcpFlow {

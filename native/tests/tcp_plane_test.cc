@@ -3,7 +3,6 @@
 // threads, or take turns in one thread by a seeded die.
 #include "planes/tcp_plane.h"
 
-#include <atomic>
 #include <chrono>
 #include <thread>
 
