@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <time.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -14,33 +13,16 @@ namespace khorovod {
 
 namespace {
 
-// Small enough that a process that is killed hardly ever leaves half of one.
-constexpr std::size_t kWriteBytes = 16 << 10;
 // The writer looks at the queue this often, unless so much is waiting ...
 constexpr auto kPause = std::chrono::milliseconds(50);
 constexpr std::size_t kHurryBytes = 4 << 20;
 // ... and this is more than a disk that works would let come together.
 constexpr std::size_t kMaxQueuedBytes = 64 << 20;
 
-constexpr std::string_view kEnd = "\n]\n";
-
 std::int64_t epoch_microseconds() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
   return now.tv_sec * 1'000'000 + now.tv_nsec / kMicrosecond;
-}
-
-// Writes everything at `offset`; 0 or the error.
-int write_at(int file, std::string_view text, std::int64_t offset) {
-  while (!text.empty()) {
-    const ssize_t written = ::pwrite(file, text.data(), text.size(), offset);
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return errno;
-    if (written == 0) return ENOSPC;
-    text.remove_prefix(static_cast<std::size_t>(written));
-    offset += written;
-  }
-  return 0;
 }
 
 Status cannot_write(const std::string& path, int error) {
@@ -56,7 +38,9 @@ Status Timeline::open(const std::string& path, bool mark_cycles, std::unique_ptr
   UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK, 0666));
   if (!file) return cannot_write(path, errno);
   std::unique_ptr<Timeline> timeline(new Timeline(path, std::move(file), mark_cycles));
-  if (!timeline->flush()) return timeline->failure();
+  timeline->write_events();
+  timeline->flush();
+  if (const Status failure = timeline->failure(); !failure.ok()) return failure;
   timeline->thread_ =
       start_native_thread("khorovod-trace", [writer = timeline.get()] { writer->run(); });
   out = std::move(timeline);
@@ -93,8 +77,9 @@ void Timeline::close() {
     stopping_ = true;
   }
   wake_.notify_one();
-  if (thread_.joinable()) thread_.join();
-  file_.reset();
+  if (!thread_.joinable()) return;
+  thread_.join();
+  if (!broken_) file_.finish();
 }
 
 Status Timeline::failure() const {
@@ -132,33 +117,23 @@ void Timeline::write(const Delivery& delivery) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
-    if (trace_.text().size() >= kWriteBytes) flush();
+    write_events();
   }
 }
 
-bool Timeline::flush() {
-  std::string& text = trace_.text();
-  if (text.empty() || broken_) return !broken_;
-  const auto events = static_cast<std::int64_t>(text.size());
-  text += kEnd;
-  const int error = write_at(file_.get(), text, size_);
-  text.clear();
-  if (error != 0) {
-    fail(error);
-    return false;
-  }
-  size_ += events;
-  return true;
+void Timeline::flush() {
+  if (!broken_) check(file_.flush());
 }
 
-void Timeline::fail(int error) {
+void Timeline::write_events() {
+  if (!broken_) check(file_.append(trace_.text()));
+  trace_.text().clear();
+}
+
+void Timeline::check(int error) {
+  if (error == 0) return;
   broken_ = true;
-  // Where the array ended before, there is room for its end.
-  if (size_ > 0 && write_at(file_.get(), kEnd, size_) == 0) {
-    const auto whole = size_ + static_cast<std::int64_t>(kEnd.size());
-    while (::ftruncate(file_.get(), whole) != 0 && errno == EINTR) {
-    }
-  }
+  file_.finish();
   const std::lock_guard lock(mutex_);
   failure_ = cannot_write(path_, error);
 }

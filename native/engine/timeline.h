@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "base/status.h"
-#include "base/unique_fd.h"
 #include "engine/chrome_trace.h"
+#include "engine/trace_file.h"
 
 namespace khorovod {
 
@@ -43,17 +43,16 @@ class Timeline {
 
   void run();
   void write(const Delivery& delivery);
-  // Puts the pending events into the file, which is a complete array before and after.
-  bool flush();
-  void fail(int error);
+  void write_events();  // of one record: they come into the file together
+  void flush();
+  void check(int error);  // after an error nothing more is written
 
   const std::string path_;
-  std::thread thread_;     // joined under closing_
-  std::mutex closing_;     // one close() at a time; taken before mutex_
-  UniqueFd file_;          // the writer's, once it runs
-  ChromeTrace trace_;      // the writer's, once it runs
-  std::int64_t size_ = 0;  // of the file without its end; the writer's
-  bool broken_ = false;    // the writer's
+  std::thread thread_;   // joined under closing_
+  std::mutex closing_;   // one close() at a time; taken before mutex_
+  TraceFile file_;       // the writer's, once it runs
+  ChromeTrace trace_;    // the writer's, once it runs
+  bool broken_ = false;  // the writer's
 
   mutable std::mutex mutex_;
   std::condition_variable wake_;

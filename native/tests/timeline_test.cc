@@ -94,7 +94,7 @@ std::vector<std::string> events_in(const std::string& text) {
   std::vector<std::string> lines;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) {
-    if (line.ends_with(',')) line.pop_back();
+    line.resize(line.find_last_not_of(" ,]") + 1);
     if (line.starts_with('{')) lines.push_back(line);
   }
   return lines;
