@@ -74,6 +74,7 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
       add(counters_.failed, 1);
     } else if (operation->members->size() == 1) {
       operation->status = run_alone(*operation);
+      if (tracing_alone_.load(std::memory_order_relaxed)) trace_alone(*operation);
       add(operation->status.ok() ? counters_.completed : counters_.failed, 1);
       operation->done.store(true, std::memory_order_release);
     } else {
@@ -95,6 +96,10 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
     }
     add(counters_.submitted, 1);
     done_already = operation->is_done();
+  }
+  if (world_.size == 1 && tracing_alone_.load(std::memory_order_relaxed)) {
+    const std::lock_guard lock(progress_);
+    flush_traces(false);
   }
   if (call_thread) {
     world_.link->wake_self();

@@ -145,6 +145,7 @@ class Engine {
   void complete(OperationRef operation, Status status);
   void publish_finished();
   void check_world(bool quiet, int departed);
+  bool stuck_on_departed(int& blocker);
   void fail_everything(Status reason);
   std::string describe_pending() const;
   Wanted wanted_news() const;
@@ -158,6 +159,7 @@ class Engine {
 
   // -- Tracing; with the progress lock held.
   void trace(const Operation& operation);
+  void trace_alone(Operation& operation);
   void flush_traces(bool end);
   void take_traces(int peer, Bytes traces);
   void tell_tracing();
@@ -182,6 +184,7 @@ class Engine {
   std::size_t queued_bytes_ = 0;                                  // guarded by submit_mutex_
   bool thread_called_ = false;                                    // guarded by submit_mutex_
   Status failure_;                                                // guarded by submit_mutex_
+  Writer alone_traces_;                                           // guarded by submit_mutex_
   std::map<std::uint32_t, MembersRef> sets_;                      // guarded by submit_mutex_
 
   // The state machine.
@@ -219,6 +222,7 @@ class Engine {
 
   // Between threads.
   std::atomic<bool> stopping_{false};
+  std::atomic<bool> tracing_alone_{false};
   std::atomic<int> dead_rank_{-1};
   std::atomic<bool> turned_away_{false};  // the engine thread was woken while a caller drove
   std::atomic<std::uint32_t> local_bell_{0};

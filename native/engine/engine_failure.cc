@@ -5,10 +5,21 @@
 
 namespace khorovod {
 
+// Whether the plane is stuck for good: it waits for a rank that has left, and did not leave
+// anything behind that would move it on.
+bool Engine::stuck_on_departed(int& blocker) {
+  blocker = world_.plane->wanted_news().from;
+  if (blocker < 0 || !world_.link->has_left(blocker)) return false;
+  const bool moved = world_.plane->advance(
+      [this](std::uint64_t work, std::size_t segment) { on_segment_done(work, segment); });
+  publish_finished();
+  return !moved;
+}
+
 // `departed` was read before the last look for work: if nothing moved since, a rank that left
 // cannot have left anything behind that would still complete what waits here; unless it carried out
 // a batch of decisions that has yet to come from the coordinator, who tells one rank after the
-// other.
+// other; or bytes of it are under way, which ranks that are still here move on.
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire);
       dead >= 0 && !world_.link->has_left(dead)) {
@@ -22,10 +33,18 @@ void Engine::check_world(bool quiet, int departed) {
     world_.link->abort(failure.code, failure.message);
     return fail_everything(std::move(failure));
   }
-  const bool plane_will_tell = !running_.empty() && world_.plane->notices_departures();
-  if (quiet && departed >= 0 && waiting_ > 0 && !plane_will_tell &&
-      world_.link->left_after(departed) <= carried_out_) {
-    fail_everything(Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
+  if (!quiet || departed < 0 || waiting_ == 0) return;
+  if (running_.empty()) {
+    if (world_.link->left_after(departed) > carried_out_) return;
+    return fail_everything(
+        Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
+  }
+  int blocker = -1;
+  if (!world_.plane->notices_departures() && stuck_on_departed(blocker)) {
+    // Others may wait for this rank to move bytes, which it now never will.
+    Status lost = Status::error(Code::kPeerLost, describe_peer(blocker) + " has shut down");
+    world_.link->abort(lost.code, lost.message);
+    fail_everything(std::move(lost));
   }
 }
 

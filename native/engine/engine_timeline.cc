@@ -21,9 +21,7 @@ std::string activity(const Operation& operation) {
   return text + (adasum ? "_ADASUM_" : "_") + op_name(operation.request.kind);
 }
 
-}  // namespace
-
-void Engine::trace(const Operation& operation) {
+OperationTrace trace_of(const Operation& operation) {
   const Request& request = operation.request;
   OperationTrace record;
   record.name = request.label();
@@ -35,14 +33,39 @@ void Engine::trace(const Operation& operation) {
   }
   record.submitted = operation.submitted;
   record.planned = operation.planned;
+  record.failed = !operation.status.ok();
+  return record;
+}
+
+}  // namespace
+
+void Engine::trace(const Operation& operation) {
+  OperationTrace record = trace_of(operation);
   // The plane runs works one after the other: it came to this one when it was done with the last.
   record.started = std::max(operation.planned, last_done_);
   record.done = last_done_ = now_ns();
-  record.failed = !operation.status.ok();
   write_trace(traces_, record);
 }
 
+// Of an operation that no other rank takes part in; with the submit mutex held.
+void Engine::trace_alone(Operation& operation) {
+  operation.moved_by = "LOCAL";
+  operation.planned = operation.submitted;
+  OperationTrace record = trace_of(operation);
+  record.started = operation.submitted;
+  record.done = now_ns();
+  if (world_.rank == 0) {
+    write_trace(alone_traces_, ReadyTrace{record.name, record.operation, {{0, record.submitted}}});
+  }
+  write_trace(alone_traces_, record);
+}
+
 void Engine::flush_traces(bool end) {
+  {
+    const std::lock_guard lock(submit_mutex_);
+    traces_.raw(alone_traces_.view());
+    alone_traces_.clear();
+  }
   if (traces_.size() == 0 && !end) return;
   if (world_.rank == 0) {
     if (timeline_ != nullptr) {
@@ -69,6 +92,7 @@ void Engine::take_traces(int peer, Bytes traces) {
 void Engine::set_tracing(bool on) {
   if (tracing_ && !on) flush_traces(true);
   tracing_ = on;
+  tracing_alone_ = on;
 }
 
 Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
@@ -77,7 +101,7 @@ Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
   if (Status status = Timeline::open(path, mark_cycles, opened); !status.ok()) return status;
   const std::lock_guard lock(progress_);
   timeline_ = std::move(opened);
-  tracing_ = true;
+  tracing_ = tracing_alone_ = true;
   trace_ended_.assign(static_cast<std::size_t>(world_.size), false);
   if (negotiator_ != nullptr) {
     negotiator_->on_ready = [this](const ReadyTrace& ready) { write_trace(traces_, ready); };
@@ -96,7 +120,7 @@ bool Engine::stop_timeline() {
   {
     const std::lock_guard lock(progress_);
     if (timeline_ == nullptr) return false;
-    tracing_ = false;
+    tracing_ = tracing_alone_ = false;
     flush_traces(false);
     if (negotiator_ != nullptr) {
       negotiator_->on_ready = nullptr;

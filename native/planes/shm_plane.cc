@@ -156,8 +156,8 @@ void ShmPlane::publish(const ShmWork& cut, std::uint64_t chunk) {
                                           std::memory_order_relaxed);
     lane.published.store(number + 1, std::memory_order_release);
     readers.push_back({cut.rank_of(member), number + 1});
-    domain_.ring(cut.rank_of(member), kNewsPublished);
   }
+  for (const Reader& reader : readers) domain_.ring(reader.rank, kNewsPublished);
 }
 
 bool ShmPlane::copy_in() {
