@@ -16,17 +16,13 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks import procfs
-from benchmarks.peers.base import Array, Library, Peer, Place
+from benchmarks import procfs, steps
+from benchmarks.peers.base import Format, Library, Operation, Peer, Place
 
 Result = dict[str, Any]
 Ready = Callable[[], None]
 
 _now = time.monotonic_ns
-
-
-class WrongResult(Exception):
-    """A peer returned something else than the sum: its times are worth nothing."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,9 @@ class Context:
 
 @dataclass(frozen=True)
 class Calls:
-    """`calls` times: compute for `gap_ms`, then allreduce `tensors` tensors of `bytes` bytes each.
+    """`calls` times: compute for `gap_ms`, then `operation` on `tensors` tensors of `bytes` bytes each.
 
-    One tensor is a synchronous call; several are submitted asynchronously and then waited for.
+    One tensor is a synchronous call; several are allreduces, submitted asynchronously and then waited for.
     """
 
     kind: ClassVar[str] = "calls"
@@ -52,14 +48,16 @@ class Calls:
     gap_ms: float = 0.0
     calls: int = 10
     warmup: int = 2
+    operation: Operation = "allreduce"
+    format: Format = "float32"
 
     def run(self, context: Context) -> Result:
-        """Warm up, check the sum, meet the others, and time every call."""
+        """Check what it gives, warm up, meet the others, and time every call."""
         peer = context.peer
-        arrays = [np.full(max(1, self.bytes // 4), peer.rank + 1, np.float32) for _ in range(self.tensors)]
+        arrays = [steps.array(self.bytes, self.format, peer.rank, peer.size) for _ in range(self.tensors)]
         tensors = [peer.adopt(array) for array in arrays]
-        step = _step(peer, tensors, self.place)
-        _check(peer, arrays, step()[1])
+        step = steps.step(peer, tensors, self.place, self.operation, self.format)
+        steps.check(peer, self.operation, arrays, step()[1])
         for array in arrays:
             array.fill(0)
         for _ in range(self.warmup):
@@ -67,7 +65,7 @@ class Calls:
         context.ready()
         return self._measure(peer, step)
 
-    def _measure(self, peer: Peer, step: Callable[[], tuple[int, Any]]) -> Result:
+    def _measure(self, peer: Peer, step: steps.Step) -> Result:
         counters = peer.counters() if isinstance(peer, Library) else {}
         switches, cpu = procfs.context_switches(), time.process_time_ns()
         entered, submitted, returned = [], [], []
@@ -124,7 +122,7 @@ class Memory:
         """Allocate first, then count what comes on top; results of out-of-place calls are dropped at once."""
         peer = context.peer
         tensor = peer.adopt(np.ones(self.bytes // 4, np.float32))
-        step = _step(peer, [tensor], self.place)
+        step = steps.step(peer, [tensor], self.place, "allreduce", "float32")
         procfs.reset_peak()
         before = procfs.memory()
         for _ in range(self.calls):
@@ -147,43 +145,6 @@ def unpacked(text: str) -> npt.NDArray[np.int64]:
 
 Case = Calls | Idle | Memory
 CASES: dict[str, type[Case]] = {case.kind: case for case in (Calls, Idle, Memory)}
-
-
-def _step(peer: Peer, tensors: list[Any], place: Place) -> Callable[[], tuple[int, Any]]:
-    """One measured call: returns when its submission ended, and what it returned."""
-    tensor, names = tensors[0], [f"tensor.{index}" for index in range(len(tensors))]
-
-    def in_place() -> tuple[int, Any]:
-        peer.in_place(tensor, "tensor")
-        return 0, None
-
-    if not isinstance(peer, Library):
-        return in_place
-    library = peer
-
-    def out_of_place() -> tuple[int, Any]:
-        return 0, library.out_of_place(tensor, "tensor")
-
-    def batch() -> tuple[int, Any]:
-        submit, wait = library.submit, library.wait
-        handles = [submit(item, name, place) for item, name in zip(tensors, names, strict=True)]
-        at_submit = _now()
-        for handle in handles:
-            wait(handle)
-        return at_submit, None
-
-    if len(tensors) > 1:
-        return batch
-    return in_place if place == "in" else out_of_place
-
-
-def _check(peer: Peer, arrays: list[Array], result: Any) -> None:
-    """The first call must have summed rank + 1 over the ranks, in place or in what it returned."""
-    expected = peer.size * (peer.size + 1) / 2
-    found = [float(result[0]), float(result[-1])] if result is not None else [float(arrays[-1][-1])]
-    untouched = result is None and len(arrays) > 1 and found == [peer.rank + 1]  # an out-of-place batch
-    if peer.communicates and not untouched and any(value != expected for value in found):
-        raise WrongResult(f"{peer.name} rank {peer.rank}: the sum should be {expected}, not {found}")
 
 
 def _compute(milliseconds: float) -> None:

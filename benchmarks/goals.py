@@ -1,11 +1,12 @@
 """The goals of this milestone as data: what, how much, and how to read it from the results.
 
-They restate `shared/design/performance.md`; the training goals and half precision belong to later milestones.
+They restate `shared/design/performance.md`; the training goals belong to later milestones.
 A goal over several sizes is judged by its worst one, which the row names.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -13,8 +14,8 @@ from typing import Any, Literal
 from benchmarks import stats
 from benchmarks.peers import MPI_NAMES
 from benchmarks.results import Results
+from benchmarks.units import MIB, length
 
-MIB = 1 << 20
 Reading = tuple[float, str]  # a value and which case it is of
 Read = Callable[[Results], Reading | None]
 
@@ -105,14 +106,48 @@ def _worst(readings: Iterable[tuple[float | None, str]], pick: Callable[..., Rea
 def _speedup(peers: tuple[str, ...], ranks: tuple[int, ...], from_mib: int = 1) -> Read:
     """The least speed-up in place over the fastest of the peers, over sizes and world sizes."""
 
+    def asked(key: dict[str, Any]) -> bool:
+        return key["place"] == "in" and key["ranks"] in ranks and key["bytes"] >= from_mib * MIB
+
+    return _least_speedup("bandwidth", peers, asked)
+
+
+def _least_speedup(scenario: str, peers: tuple[str, ...], asked: Callable[[dict[str, Any]], bool]) -> Read:
+    """The least speed-up over the fastest of the peers, over the keys that are asked for."""
+
     def fastest(results: Results, key: dict[str, Any]) -> float | None:
-        ratios = [results.speedup("bandwidth", peer, **key) for peer in peers]
+        ratios = [results.speedup(scenario, peer, **key) for peer in peers]
         return min((ratio for ratio in ratios if ratio is not None), default=None)
 
     def read(results: Results) -> Reading | None:
-        keys = [key for key in results.keys("bandwidth") if key["place"] == "in"]
-        asked = [key for key in keys if key["ranks"] in ranks and key["bytes"] >= from_mib * MIB]
-        return _worst(((fastest(results, key), _case(key)) for key in asked), min)
+        keys = [key for key in results.keys(scenario) if asked(key)]
+        return _worst(((fastest(results, key), _case(key)) for key in keys), min)
+
+    return read
+
+
+def _over_float32(format: str) -> Read:
+    """The greatest ratio of its time to that of float32 of as many bytes, round by round."""
+
+    def read(results: Results) -> Reading | None:
+        keys = [key for key in results.keys("halves") if key["format"] == format]
+        return _worst(((results.over_float32("hvd", **key), _case(key)) for key in keys), max)
+
+    return read
+
+
+def _recording(tensors: int) -> Read:
+    """How much longer it takes with a timeline than without, and how much that differed between rounds."""
+
+    def read(results: Results) -> Reading | None:
+        off = results.find("timeline", "hvd", tensors=tensors)
+        on = results.find("timeline", "hvd-timeline", tensors=tensors)
+        pairs = stats.ratios(on.series("us"), off.series("us")) if on and off else []
+        if not pairs:
+            return None
+        longer = [(pair - 1) * 100 for pair in pairs]
+        low, high = stats.middle_half(longer)
+        return statistics.median(longer), f"half of {len(longer)} rounds: {low:.1f} to {high:.1f} %"
 
     return read
 
@@ -143,7 +178,9 @@ def _memory(results: Results) -> Reading | None:
 
 
 def _case(key: dict[str, Any]) -> str:
-    return f"{key['bytes'] // MIB} MiB {key['place']} of place, {key['ranks']} ranks".replace("in of", "in")
+    place = "in place" if key["place"] == "in" else "out of place"
+    what = key.get("operation") or key.get("format")
+    return f"{f'{what}, ' if what else ''}{length(key['bytes'])} {place}, {key['ranks']} ranks"
 
 
 RUN_PASS = {"what": "horovodrun -np 2 python -c pass"}
@@ -188,6 +225,31 @@ GOALS = (
     Goal("3 and 4 ranks in place, over raw MPI", "at least", 1, "x", _speedup(MPI_NAMES, (3, 4))),
     Goal("64 MiB in place, 4 ranks over 2 ranks", "at most", 3.5, "x the time", _four_over_two),
     Goal("out of place over in place", "at most", 1.5, "x the time", _out_over_in),
+    Goal(
+        "other operations, over Gloo",
+        "at least",
+        1,
+        "x",
+        _least_speedup("operations", ("gloo",), lambda _: True),
+    ),
+    Goal(
+        "other operations from 1 MiB, over raw MPI",
+        "at least",
+        1,
+        "x",
+        _least_speedup("operations", MPI_NAMES, lambda key: key["bytes"] >= MIB),
+    ),
+    Goal(
+        "float16, bfloat16 and fp16 compression in place, over Gloo",
+        "at least",
+        1,
+        "x",
+        _least_speedup("halves", ("gloo",), lambda key: key["format"] != "float32"),
+    ),
+    Goal("float16 over float32 of as many bytes", "at most", 1, "x the time", _over_float32("float16")),
+    Goal("bfloat16 over float32 of as many bytes", "at most", 1, "x the time", _over_float32("bfloat16")),
+    Goal("timeline, 100 async tensors of 64 KiB", "at most", 2, "% more time", _recording(100)),
+    Goal("timeline, 1 MiB allreduce", "at most", 2, "% more time", _recording(1)),
     Goal("engine memory per rank", "at most", 64, "MB", _memory),
     Goal(
         "horovodrun -np 2 over plain python",

@@ -17,10 +17,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks import machine
 from benchmarks.peers import NAMES
-from benchmarks.report import duration, length
 from benchmarks.results import Results
+from benchmarks.units import duration, length
 
-MIB = 1 << 20
 LOOKS: dict[str, tuple[str, str, str]] = {
     "hvd": ("#d62728", "o", "Khorovod (hvd)"),
     "gloo": ("#1f77b4", "s", "Gloo (torch.distributed)"),

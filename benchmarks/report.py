@@ -9,8 +9,8 @@ from benchmarks import machine
 from benchmarks.goals import Verdict
 from benchmarks.peers import MPI_NAMES, NAMES
 from benchmarks.results import Results, Row
+from benchmarks.units import duration, length, number
 
-MIB = 1 << 20
 NOTHING = ""
 
 
@@ -21,6 +21,9 @@ def document(results: Results, verdicts: Sequence[Verdict]) -> str:
         ("Batches of 1 KiB tensors, 2 ranks (whole batch; submission per tensor)", _batches(results)),
         ("Engine counters, per batch, the rank where they are highest", _counters(results)),
         ("Bandwidth, float32 sum (GB/s = bytes of the tensor / time)", _bandwidth(results)),
+        ("Other operations, float32 (time of a call; bytes that each rank puts in)", _operations(results)),
+        ("Half precision, sum in place (GB/s = bytes of the tensor / time)", _halves(results)),
+        ("Recording a timeline, 2 ranks (time of a step)", _timeline(results)),
         ("Start-up", _startup(results)),
         ("Idle, after one allreduce", _idle(results)),
         ("Memory per rank beyond the tensors (MB)", _memory(results)),
@@ -52,7 +55,7 @@ def goals_table(verdicts: Sequence[Verdict]) -> str:
     words = {True: "yes", False: "NO", None: "not measured"}
     lines = []
     for verdict in verdicts:
-        measured = NOTHING if verdict.value is None else f"{_number(verdict.value)} {verdict.unit}"
+        measured = NOTHING if verdict.value is None else f"{number(verdict.value)} {verdict.unit}"
         goal = f"{verdict.bound} {verdict.limit:g} {verdict.unit}"
         lines.append((verdict.what, measured, goal, words[verdict.met], verdict.margin, verdict.where))
     return table(("goal", "measured", "asked", "met", "by how much", "worst case, remarks"), lines)
@@ -89,7 +92,7 @@ def _counters(results: Results) -> str:
 
 def _counter(row: Row, name: str) -> str:
     value = row.median.get(name, 0.0)
-    return duration(value / 1e3) if name.endswith("_ns") else _number(value)
+    return duration(value / 1e3) if name.endswith("_ns") else number(value)
 
 
 def _bandwidth(results: Results) -> str:
@@ -97,14 +100,57 @@ def _bandwidth(results: Results) -> str:
         return [str(key["ranks"]), key["place"], length(key["bytes"])]
 
     def ratios(key: dict[str, Any]) -> list[str]:
-        mpi = [results.speedup("bandwidth", peer, **key) for peer in MPI_NAMES]
-        slowest = min((ratio for ratio in mpi if ratio is not None), default=None)
-        limit = results.speedup("bandwidth", "memcpy", **key | {"place": "in"})
-        return [_times(results.speedup("bandwidth", "gloo", **key)), _times(slowest), _times(limit)]
+        gloo = _times(results.speedup("bandwidth", "gloo", **key))
+        limit = _times(results.speedup("bandwidth", "memcpy", **key | {"place": "in"}))
+        return [gloo, _over_mpi(results, "bandwidth", key), limit]
 
     head = ("ranks", "place", "bytes")
     more = ("hvd / gloo", "hvd / best MPI", "hvd / memcpy")
     return _by_peer(results, "bandwidth", head, start, lambda row: f"{row.median['GB/s']:.2f}", more, ratios)
+
+
+def _operations(results: Results) -> str:
+    def start(key: dict[str, Any]) -> list[str]:
+        return [key["operation"], str(key["ranks"]), length(key["bytes"])]
+
+    def ratios(key: dict[str, Any]) -> list[str]:
+        return [_times(results.speedup("operations", "gloo", **key)), _over_mpi(results, "operations", key)]
+
+    head, more = ("operation", "ranks", "bytes"), ("hvd / gloo", "hvd / best MPI")
+    return _by_peer(results, "operations", head, start, lambda row: duration(row.median["us"]), more, ratios)
+
+
+def _halves(results: Results) -> str:
+    def start(key: dict[str, Any]) -> list[str]:
+        return [key["format"], str(key["ranks"]), length(key["bytes"])]
+
+    def ratios(key: dict[str, Any]) -> list[str]:
+        over = [_times(results.over_float32(peer, **key)) for peer in ("hvd", "gloo")]
+        return [_times(results.speedup("halves", "gloo", **key)), *over]
+
+    head = ("format", "ranks", "bytes")
+    more = ("hvd / gloo", "hvd: time / float32", "gloo: time / float32")
+    return _by_peer(results, "halves", head, start, lambda row: f"{row.median['GB/s']:.2f}", more, ratios)
+
+
+def _timeline(results: Results) -> str:
+    def start(key: dict[str, Any]) -> list[str]:
+        return [str(key["tensors"]), length(key["bytes"])]
+
+    def ratio(key: dict[str, Any]) -> list[str]:
+        over = results.speedup("timeline", "hvd-timeline", **key)
+        return [NOTHING if over is None else f"{over:.3f}x"]
+
+    head = ("tensors", "bytes")
+    return _by_peer(
+        results, "timeline", head, start, lambda row: duration(row.median["us"]), ("on / off",), ratio
+    )
+
+
+def _over_mpi(results: Results, scenario: str, key: dict[str, Any]) -> str:
+    """The speed-up over the fastest MPI."""
+    ratios = [results.speedup(scenario, peer, **key) for peer in MPI_NAMES]
+    return _times(min((ratio for ratio in ratios if ratio is not None), default=None))
 
 
 def _by_peer(
@@ -157,7 +203,7 @@ def _metrics(results: Results, scenario: str, columns: dict[str, str]) -> str:
     lines = []
     for row in (row for row in results.rows if row.scenario == scenario):
         where = f", {length(row.key['bytes'])} {row.key['place']}" if "bytes" in row.key else ""
-        values = [_number(row.median[metric]) if row.median else row.status for metric in columns.values()]
+        values = [number(row.median[metric]) if row.median else row.status for metric in columns.values()]
         lines.append([f"{row.peer}{where}", *values])
     return table(("peer", *columns), lines)
 
@@ -180,27 +226,5 @@ def _failures(results: Results) -> str:
     return "### Failures\n\n" + "\n".join(lines)
 
 
-def duration(microseconds: float) -> str:
-    """Three digits and a unit."""
-    for limit, scale, unit in ((1e3, 1, "us"), (1e6, 1e3, "ms")):
-        if microseconds < limit:
-            return f"{_number(microseconds / scale)} {unit}"
-    return f"{_number(microseconds / 1e6)} s"
-
-
-def length(count: int) -> str:
-    """Bytes as people say them."""
-    for scale, unit in ((MIB, "MiB"), (1024, "KiB")):
-        if count >= scale:
-            return f"{count // scale} {unit}"
-    return f"{count} B"
-
-
 def _times(value: float | None) -> str:
     return NOTHING if value is None else f"{value:.2f}x"
-
-
-def _number(value: float) -> str:
-    """Three significant digits, never in powers of ten."""
-    digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2
-    return f"{value:.{3 if 0 < abs(value) < 0.1 else digits}f}"

@@ -60,6 +60,11 @@ class Results:
             return None
         return stats.ratio(theirs.series("us"), ours.series("us"))
 
+    def over_float32(self, peer: str, **key: Any) -> float | None:
+        """The time of a format over that of float32 of as many bytes, in the same rounds."""
+        row, plain = (self.find("halves", peer, **key | change) for change in ({}, {"format": "float32"}))
+        return stats.ratio(row.series("us"), plain.series("us")) if row and plain else None
+
     def keys(self, scenario: str) -> list[dict[str, Any]]:
         """The distinct keys of a scenario's rows, in the order of measuring."""
         found: list[dict[str, Any]] = []

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from benchmarks import stats
@@ -49,6 +50,15 @@ class Options:
         return 10.0 if self.quick else 40.0
 
 
+@dataclass
+class _Turn:
+    """What one peer does in every round of a case, and the seconds that it has taken for it."""
+
+    row: Row
+    case: Calls
+    spent: float = 0.0
+
+
 class Session:
     """Owns the worlds; scenarios describe cases and get rows."""
 
@@ -71,23 +81,28 @@ class Session:
 
     def measure_calls(self, scenario: str, kind: Kind, case: Calls, size: int, **key: Any) -> list[Row]:
         """Measure synchronous calls or batches on every peer that can do them, interleaved in rounds."""
-        rows = self.rows(scenario, kind, size, place=case.place, **key)
-        cases: dict[str, Calls] = {}
-        spent: dict[str, list[float]] = {}
+        return self.measure_together(scenario, kind, [(case, key)], size)
 
-        def calibrate(row: Row) -> None:
-            cases[row.peer] = self._calibrated(row.peer, size, case)
+    def measure_together(
+        self, scenario: str, kind: Kind, cases: Sequence[tuple[Calls, dict[str, Any]]], size: int
+    ) -> list[Row]:
+        """The same for several cases and their keys: a round has every case on every peer."""
+        rows = [self.rows(scenario, kind, size, place=case.place, **key) for case, key in cases]
+        turns = [_Turn(row, case) for (case, _), found in zip(cases, rows, strict=True) for row in found]
 
-        def measure(row: Row) -> None:
-            row.rounds.append(self._one(row.peer, size, cases[row.peer]))
+        def calibrate(turn: _Turn) -> None:
+            turn.case = self._calibrated(turn.row.peer, size, turn.case)
+
+        def measure(turn: _Turn) -> None:
+            turn.row.rounds.append(self._one(turn.row.peer, size, turn.case))
 
         for action in (calibrate, *[measure] * self.options.rounds):
-            for row in _alive(rows):
-                if sum(spent.get(row.peer, [])) < self.options.patience:
+            for turn in turns:
+                if turn.row.status == "ok" and turn.spent < self.options.patience:
                     began = time.monotonic()
-                    self._attempt(row, action)
-                    spent.setdefault(row.peer, []).append(time.monotonic() - began)
-        return self.finish(rows)
+                    self._attempt(turn.row, partial(action, turn))
+                    turn.spent += time.monotonic() - began
+        return [row for found in rows for row in self.finish(found)]
 
     def measure_fresh(
         self,
@@ -105,15 +120,14 @@ class Session:
             row.rounds.append(metrics(self._run(row.peer, size, case)))
 
         for row in _alive(rows):
-            self._attempt(row, measure)
+            self._attempt(row, partial(measure, row))
             self.end_worlds()
         return self.finish(rows)
 
     def rows(self, scenario: str, kind: Kind, size: int, **key: Any) -> list[Row]:
         """Empty rows for the peers that have something to say, those not installed marked so."""
-        able = [
-            name for name, peer in self.peers.items() if peer.supports(kind, size, key.get("place", "in"))
-        ]
+        place, format = key.get("place", "in"), key.get("format", "float32")
+        able = [name for name, peer in self.peers.items() if peer.supports(kind, size, place, format)]
         key |= {"ranks": size}
         return [Row(scenario, name, key, status=self._missing[name] or "ok") for name in able]
 
@@ -130,10 +144,10 @@ class Session:
             world.close()
         self._worlds.clear()
 
-    def _attempt(self, row: Row, action: Callable[[Row], None]) -> None:
+    def _attempt(self, row: Row, action: Callable[[], None]) -> None:
         """Do it; a world that fails fails its row, and the rest goes on."""
         try:
-            action(row)
+            action()
         except WorldFailed as failure:
             row.status, row.error = "failed", str(failure)
             say(f"  {row.scenario} {row.key} failed: {failure}")

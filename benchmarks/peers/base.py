@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import numpy as np
 import numpy.typing as npt
 
-Array = npt.NDArray[np.float32]
+Array = npt.NDArray[Any]
 Place = Literal["in", "out"]
-Kind = Literal["latency", "batches", "bandwidth", "idle", "memory"]
+Kind = Literal["latency", "batches", "bandwidth", "operations", "halves", "timeline", "idle", "memory"]
+Operation = Literal["allreduce", "allgather", "broadcast", "alltoall", "reducescatter"]
+Format = Literal["float32", "float16", "bfloat16", "fp16 wire"]  # the last: float32 that travels as float16
 
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -47,6 +48,7 @@ class Peer(ABC):
     communicates = True
     kinds: frozenset[Kind] = frozenset({"bandwidth"})
     places: tuple[Place, ...] = ("in",)
+    formats: tuple[Format, ...] = ("float32",)
     max_size: int | None = None
 
     rank: int
@@ -62,10 +64,10 @@ class Peer(ABC):
     def launch(self, job: Job) -> list[Command]:
         """Return the processes that make up one world."""
 
-    def supports(self, kind: Kind, size: int, place: Place = "in") -> bool:
+    def supports(self, kind: Kind, size: int, place: Place = "in", format: Format = "float32") -> bool:
         """Whether this peer has anything to say about such a measurement."""
         fits = self.max_size is None or size <= self.max_size
-        return kind in self.kinds and place in self.places and fits
+        return kind in self.kinds and place in self.places and format in self.formats and fits
 
     # The worker's half.
 
@@ -91,9 +93,9 @@ class Peer(ABC):
 
 
 class Library(Peer):
-    """A peer that people use: it also reduces out of place and asynchronously."""
+    """A peer that people use: it also reduces out of place and asynchronously, and has other operations."""
 
-    kinds = frozenset({"latency", "batches", "bandwidth", "idle", "memory"})
+    kinds = frozenset({"latency", "batches", "bandwidth", "operations", "halves", "idle", "memory"})
     places = ("in", "out")
 
     @abstractmethod
@@ -108,9 +110,35 @@ class Library(Peer):
     def wait(self, handle: Any) -> None:
         """Wait for what `submit` started."""
 
+    @abstractmethod
+    def allgather(self, tensor: Any, name: str) -> Any:
+        """Gather the tensors of all ranks into a new one, its allocation included, as the next two do."""
+
+    @abstractmethod
+    def alltoall(self, tensor: Any, name: str) -> Any:
+        """Send an equal part to every rank, and return the parts that came."""
+
+    @abstractmethod
+    def reducescatter(self, tensor: Any, name: str) -> Any:
+        """Sum, and return this rank's part of it."""
+
+    @abstractmethod
+    def broadcast(self, tensor: Any, name: str) -> None:
+        """Rank 0's tensor into everybody's."""
+
     def counters(self) -> dict[str, int]:
         """The library's own counters, where it has any."""
         return {}
+
+
+class Compressing(Library):
+    """A library that can send float32 as float16; the format "fp16 wire" says so."""
+
+    formats = ("float32", "float16", "bfloat16", "fp16 wire")
+
+    @abstractmethod
+    def compressed(self, tensor: Any, name: str) -> None:
+        """Allreduce a float32 tensor in place, as float16 on its way."""
 
 
 def importable(module: str) -> bool:

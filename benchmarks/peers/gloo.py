@@ -6,11 +6,13 @@ import datetime
 import importlib
 from typing import Any
 
+import numpy as np
+
 from benchmarks.peers.base import (
     Array,
     Command,
+    Compressing,
     Job,
-    Library,
     Place,
     importable,
     place_from_environment,
@@ -18,8 +20,8 @@ from benchmarks.peers.base import (
 )
 
 
-class Gloo(Library):
-    """`torch.distributed.all_reduce` on CPU tensors."""
+class Gloo(Compressing):
+    """`torch.distributed`'s functions on CPU tensors; its Gloo backend has all that are compared here."""
 
     name = "gloo"
 
@@ -45,6 +47,8 @@ class Gloo(Library):
         )
 
     def adopt(self, array: Array) -> Any:
+        if array.dtype.name == "bfloat16":  # ml_dtypes' type is none that torch knows
+            return self._torch.from_numpy(array.view(np.int16)).view(self._torch.bfloat16)
         return self._torch.from_numpy(array)
 
     def in_place(self, tensor: Any, name: str) -> None:  # noqa: ARG002 - Gloo matches by order
@@ -61,6 +65,29 @@ class Gloo(Library):
 
     def wait(self, handle: Any) -> None:
         handle.wait()
+
+    def allgather(self, tensor: Any, name: str) -> Any:  # noqa: ARG002
+        result = tensor.new_empty(self.size * tensor.numel())
+        self._dist.all_gather_single(result, tensor)
+        return result
+
+    def alltoall(self, tensor: Any, name: str) -> Any:  # noqa: ARG002
+        result = self._torch.empty_like(tensor)
+        self._dist.all_to_all_single(result, tensor)
+        return result
+
+    def reducescatter(self, tensor: Any, name: str) -> Any:  # noqa: ARG002
+        result = tensor.new_empty(tensor.numel() // self.size)
+        self._dist.reduce_scatter_single(result, tensor)
+        return result
+
+    def broadcast(self, tensor: Any, name: str) -> None:  # noqa: ARG002
+        self._dist.broadcast(tensor, 0)
+
+    def compressed(self, tensor: Any, name: str) -> None:  # noqa: ARG002 - as DDP's fp16_compress_hook does
+        half = tensor.to(self._torch.float16)
+        self._dist.all_reduce(half)
+        tensor.copy_(half)
 
     def close(self) -> None:
         self._dist.destroy_process_group()

@@ -6,13 +6,14 @@ import importlib
 import secrets
 from typing import Any
 
-from benchmarks.peers.base import Command, Job, Library, Place, importable, one_process_per_rank
+from benchmarks.peers.base import Command, Compressing, Job, Library, Place, importable, one_process_per_rank
 
 
-class Hvd(Library):
+class Hvd(Compressing):
     """`import horovod.numpy as hvd`."""
 
     name = "hvd"
+    kinds = Library.kinds | {"timeline"}
 
     def missing(self) -> str | None:
         return None if importable("horovod.numpy") else "not installed"
@@ -52,6 +53,22 @@ class Hvd(Library):
 
     def wait(self, handle: Any) -> None:
         self._hvd.synchronize(handle)
+
+    def allgather(self, tensor: Any, name: str) -> Any:
+        return self._hvd.allgather(tensor, name=name)
+
+    def alltoall(self, tensor: Any, name: str) -> Any:
+        return self._hvd.alltoall(tensor, name=name)
+
+    def reducescatter(self, tensor: Any, name: str) -> Any:
+        return self._hvd.reducescatter(tensor, name=name, op=self._hvd.Sum)
+
+    def broadcast(self, tensor: Any, name: str) -> None:
+        self._hvd.broadcast_(tensor, 0, name=name)
+
+    def compressed(self, tensor: Any, name: str) -> None:
+        fp16 = self._hvd.Compression.fp16
+        self._hvd.allreduce_(tensor, name=name, op=self._hvd.Sum, compression=fp16)
 
     def counters(self) -> dict[str, int]:
         read = getattr(self._hvd, "counters", dict)

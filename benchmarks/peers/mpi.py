@@ -23,6 +23,8 @@ PREFIXES = ROOT / "build" / "mpi"
 class Mpi(Library):
     """One MPI implementation; a subclass says where its library and launcher are."""
 
+    formats = ("float32", "float16")  # mpi4py knows no bfloat16 of NumPy's, and nothing compresses
+
     library: str
     launcher: tuple[str, ...]
     oversubscribe: tuple[str, ...] = ()
@@ -80,6 +82,24 @@ class Mpi(Library):
     def wait(self, handle: Any) -> None:
         request, _ = handle
         request.Wait()
+
+    def allgather(self, tensor: Any, name: str) -> Any:  # noqa: ARG002
+        result = np.empty(self.size * tensor.size, tensor.dtype)
+        self._world.Allgather(tensor, result)
+        return result
+
+    def alltoall(self, tensor: Any, name: str) -> Any:  # noqa: ARG002
+        result = np.empty_like(tensor)
+        self._world.Alltoall(tensor, result)
+        return result
+
+    def reducescatter(self, tensor: Any, name: str) -> Any:  # noqa: ARG002
+        result = np.empty(tensor.size // self.size, tensor.dtype)
+        self._world.Reduce_scatter_block(tensor, result)
+        return result
+
+    def broadcast(self, tensor: Any, name: str) -> None:  # noqa: ARG002
+        self._world.Bcast(tensor, 0)
 
     def close(self) -> None:
         self._mpi.Finalize()

@@ -4,7 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from benchmarks.results import Row
-from benchmarks.scenarios import bandwidth, batches, idle, latency, memory, startup
+from benchmarks.scenarios import (
+    bandwidth,
+    batches,
+    halves,
+    idle,
+    latency,
+    memory,
+    operations,
+    startup,
+    timeline,
+)
 from benchmarks.session import Session
 
 
@@ -19,5 +29,5 @@ class Scenario:
 
 ALL = tuple(
     Scenario(module.NAME, (module.__doc__ or "").splitlines()[0], module.run)
-    for module in (latency, batches, bandwidth, startup, idle, memory)
+    for module in (latency, batches, bandwidth, operations, halves, timeline, startup, idle, memory)
 )

@@ -9,8 +9,9 @@ import pytest
 from benchmarks import goals, readme, report, stats
 from benchmarks.cases import Calls, packed
 from benchmarks.results import Results, Row
+from benchmarks.scenarios import timeline
+from benchmarks.units import MIB
 
-MIB = 1 << 20
 MACHINE = {
     "date": "today",
     "cpu": "a processor",
@@ -42,7 +43,44 @@ def _results() -> Results:
         for ranks in (2, 4)
         for (peer, place), us in times.items()
     ]
-    return Results(MACHINE, latency + large)
+    return Results(MACHINE, latency + large + _operation_rows() + _half_rows() + _timeline_rows())
+
+
+def _operation_rows() -> list[Row]:
+    times = {
+        ("hvd", 4096): 10.0,
+        ("gloo", 4096): 90.0,
+        ("mpich", 4096): 5.0,
+        ("hvd", MIB): 100.0,
+        ("gloo", MIB): 300.0,
+        ("mpich", MIB): 110.0,
+    }
+    return [
+        _row("operations", peer, us, operation="alltoall", bytes=length, place="out", ranks=4)
+        for (peer, length), us in times.items()
+    ]
+
+
+def _half_rows() -> list[Row]:
+    times = {
+        ("hvd", "float32"): 100.0,
+        ("gloo", "float32"): 90.0,
+        ("hvd", "float16"): 95.0,
+        ("gloo", "float16"): 190.0,
+        ("hvd", "bfloat16"): 125.0,
+        ("hvd", "fp16 wire"): 60.0,
+    }
+    return [
+        _row("halves", peer, us, format=format, bytes=MIB, place="in", ranks=2)
+        for (peer, format), us in times.items()
+    ]
+
+
+def _timeline_rows() -> list[Row]:
+    return [
+        _row("timeline", peer, us, tensors=100, bytes=65536, place="in", ranks=2)
+        for peer, us in {"hvd": 1000.0, "hvd-timeline": 1010.0}.items()
+    ]
 
 
 def test_completion_counts_from_the_last_arrival_to_the_last_return() -> None:
@@ -66,6 +104,13 @@ def test_counters_are_per_call_of_the_busiest_rank() -> None:
         ("2 ranks in place from 64 MiB, over raw MPI", 1.5, False),
         ("64 MiB in place, 4 ranks over 2 ranks", 2.0, True),
         ("out of place over in place", 1.2, True),
+        ("other operations, over Gloo", 3.0, True),
+        ("other operations from 1 MiB, over raw MPI", 1.1, True),
+        ("float16, bfloat16 and fp16 compression in place, over Gloo", 2.0, True),
+        ("float16 over float32 of as many bytes", 0.95, True),
+        ("bfloat16 over float32 of as many bytes", 1.25, False),
+        ("timeline, 100 async tensors of 64 KiB", 1.0, True),
+        ("timeline, 1 MiB allreduce", None, None),
         ("import horovod", None, None),
     ],
 )
@@ -81,7 +126,24 @@ def test_the_document_has_every_table_that_was_measured() -> None:
     assert "### Latency" in text
     assert "5.00x" in text
     assert "1.33x short" in text
+    assert "### Other operations" in text
+    assert "### Half precision" in text
+    assert "1.010x" in text
+    assert "alltoall, 4 KiB out of place" not in text  # not the worst over Gloo, and MPI counts from 1 MiB
+    assert "alltoall, 1 MiB out of place, 4 ranks" in text
     assert "### Idle" not in text
+
+
+def test_the_rounds_of_several_worlds_make_one_row() -> None:
+    off, on = timeline._joined(_timeline_rows() + _timeline_rows())
+    assert (off.peer, on.peer) == ("hvd", "hvd-timeline")
+    assert len(off.rounds) == len(on.rounds) == 4
+
+
+def test_a_failure_on_one_of_several_worlds_is_one_of_the_row() -> None:
+    good, bad = _timeline_rows()[0], Row("timeline", "hvd", _timeline_rows()[0].key, "failed", "why")
+    (row,) = timeline._joined([good, bad])
+    assert (row.status, row.error) == ("failed", "why")
 
 
 def test_tables_replace_what_is_between_the_markers() -> None:

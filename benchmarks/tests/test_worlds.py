@@ -12,9 +12,12 @@ import pytest
 
 from benchmarks.cases import Calls, Idle
 from benchmarks.cli import main
-from benchmarks.peers import NAMES, by_name
+from benchmarks.peers import ALL, NAMES, Kind, Library, by_name, hvd_timeline
+from benchmarks.scenarios import halves, operations
 from benchmarks.session import Options, Session
 from benchmarks.world import World, WorldFailed
+
+LIBRARIES = [peer.name for peer in ALL if issubclass(peer, Library) and "operations" in peer.kinds]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,9 +25,46 @@ def test_every_installed_peer_sums(name: str) -> None:
     peer = by_name(name)
     if reason := peer.missing():
         pytest.skip(reason)
+    kind: Kind = "bandwidth" if "bandwidth" in peer.kinds else "timeline"
     with Session(Options((name,), rounds=1, quick=True)) as session:
-        (row,) = session.measure_calls("bandwidth", "bandwidth", Calls(4096), 2, bytes=4096)
+        (row,) = session.measure_calls(kind, kind, Calls(4096), 2, bytes=4096)
     assert row.status == "ok", row.error
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+@pytest.mark.parametrize("size", [2, 3])
+def test_every_installed_library_has_every_operation(name: str, size: int) -> None:
+    if reason := by_name(name).missing():
+        pytest.skip(reason)
+    with Session(Options((name,), rounds=1, quick=True)) as session:
+        cases = [
+            (Calls(1200, place=place, operation=operation), {"operation": operation})
+            for operation, place in operations.OPERATIONS.items()
+        ]
+        rows = session.measure_together("operations", "operations", cases, size)
+    assert len(rows) == len(operations.OPERATIONS)
+    assert [row.error for row in rows if row.status != "ok"] == []
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_every_installed_library_sums_the_formats_that_it_names(name: str) -> None:
+    pytest.importorskip("ml_dtypes")
+    peer = by_name(name)
+    if reason := peer.missing():
+        pytest.skip(reason)
+    with Session(Options((name,), rounds=1, quick=True)) as session:
+        cases = [(Calls(4096, format=format), {"format": format}) for format in halves.FORMATS]
+        rows = session.measure_together("halves", "halves", cases, 2)
+    assert tuple(row.key["format"] for row in rows) == peer.formats
+    assert [row.error for row in rows if row.status != "ok"] == []
+
+
+def test_the_timeline_peer_says_if_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    if reason := by_name("hvd-timeline").missing():
+        pytest.skip(reason)
+    monkeypatch.setattr(hvd_timeline, "FILE", "no/such/directory/timeline.json")
+    with pytest.raises(WorldFailed, match=r"there is no timeline\.json"):
+        World(by_name("hvd-timeline"), 2)
 
 
 def test_a_killed_rank_is_an_error_that_says_so() -> None:
