@@ -23,8 +23,9 @@ constexpr Nanoseconds kLazyTime = kMillisecond;
 constexpr Nanoseconds kFirstSlice = kMillisecond;
 constexpr Nanoseconds kLongestSlice = 50 * kMillisecond;
 
-// Traces travel to rank 0 when this much has gathered.
+// Traces travel to rank 0 when this much has gathered, or after this time.
 constexpr std::size_t kTraceBytes = std::size_t{16} << 10;
+constexpr Nanoseconds kTraceTime = 100 * kMillisecond;
 
 }  // namespace
 
@@ -287,7 +288,10 @@ bool Engine::step() {
       world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
   moved |= decide();
   if (departed >= 0 && !std::exchange(departure_told_, true)) tell_last_batch();
-  if (tracing_ && traces_.size() >= kTraceBytes) flush_traces(false);
+  if (tracing_ && (traces_.size() >= kTraceBytes || began - last_flush_ >= kTraceTime)) {
+    last_flush_ = began;
+    flush_traces(false);
+  }
   moved |= world_.link->flush();
   const Nanoseconds negotiated = now_ns();
   if (moved) add(counters_.negotiate_ns, static_cast<std::uint64_t>(negotiated - began));

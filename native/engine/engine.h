@@ -215,6 +215,7 @@ class Engine {
   bool departure_told_ = false;     // of rank 0: everybody has all decisions up to the departure
   OperationRef joined_;             // this rank's join, while it lasts
   bool tracing_ = false;
+  Nanoseconds last_flush_ = 0;          // of traces
   Writer traces_;                       // not yet sent to rank 0
   Nanoseconds last_done_ = 0;           // when the plane finished something last
   std::unique_ptr<Timeline> timeline_;  // of rank 0

@@ -10,6 +10,9 @@ namespace {
 // After this many milliseconds the engine thread looks whether the caller that drove has gone.
 constexpr int kAwayTime = 200;
 
+// While a timeline is recorded, what idle ranks have for it is sent this often, in milliseconds.
+constexpr int kTraceTime = 100;
+
 }  // namespace
 
 void Engine::run_thread() {
@@ -23,7 +26,8 @@ void Engine::run_thread() {
     }
     fds.insert(fds.end(), sockets.begin(), sockets.end());
     // Idle ranks too must hear of departures and aborts: look before long whether nobody drives.
-    ::poll(fds.data(), fds.size(), away ? kAwayTime : -1);
+    const bool tracing = tracing_alone_.load(std::memory_order_relaxed);
+    ::poll(fds.data(), fds.size(), tracing ? kTraceTime : (away ? kAwayTime : -1));
     add(counters_.thread_wakeups, 1);
     std::uint64_t ignored = 0;
     for (int i = 0; i < 2; ++i) {

@@ -54,6 +54,7 @@ void Engine::trace_alone(Operation& operation) {
   OperationTrace record = trace_of(operation);
   record.started = operation.submitted;
   record.done = now_ns();
+  if (world_.size == 1) write_trace(alone_traces_, CycleTrace{operation.submitted});
   if (world_.rank == 0) {
     write_trace(alone_traces_, ReadyTrace{record.name, record.operation, {{0, record.submitted}}});
   }
@@ -106,6 +107,7 @@ Status Engine::start_timeline(const std::string& path, bool mark_cycles) {
   if (negotiator_ != nullptr) {
     negotiator_->on_ready = [this](const ReadyTrace& ready) { write_trace(traces_, ready); };
     tell_tracing();
+    world_.link->wake_self();
   }
   return {};
 }

@@ -73,8 +73,9 @@ def metadata(events: Sequence[Event], name: str) -> dict[tuple[int, int], dict[s
 
 
 def row_names(events: Sequence[Event]) -> dict[int, str]:
-    """The tensors (or other things that have rows of their own), by process id."""
-    return {pid: args["name"] for (pid, _), args in metadata(events, "process_name").items()}
+    """The tensors, by process id; the operation that their names begin with is left out."""
+    named = {pid: args["name"] for (pid, _), args in metadata(events, "process_name").items()}
+    return {pid: name.partition(".")[2] for pid, name in named.items()}
 
 
 def drawn(events: Sequence[Event]) -> tuple[list[Slice], list[Mark]]:
