@@ -28,7 +28,12 @@ void Engine::check_world(bool quiet, int departed) {
     return fail_everything(std::move(lost));
   }
   Status failure = world_.link->failure();
-  if (failure.ok()) failure = world_.plane->failure();
+  if (failure.ok() && !world_.plane->failure().ok()) {
+    // A rank whose connection has ended may have said why before: that another one died, say.
+    world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
+    failure = world_.link->failure();
+    if (failure.ok()) failure = world_.plane->failure();
+  }
   if (!failure.ok()) {
     world_.link->abort(failure.code, failure.message);
     return fail_everything(std::move(failure));
