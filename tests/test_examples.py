@@ -12,6 +12,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 DIGITS = "examples/numpy/digits.py"
 LAST_LINE = re.compile(r"worker (\d) of (\d): test accuracy ([\d.]+)%, weights (\w+)")
+UNEVEN = "examples/numpy/uneven_data.py"
+UNEVEN_LINE = re.compile(r"worker (\d) of (\d): (\d+) steps, error ([\d.]+), weights (\w+)")
 
 
 def run(*command: str) -> str:
@@ -46,6 +48,20 @@ def test_digits_is_reproducible() -> None:
 
 def test_digits_without_a_launcher() -> None:
     assert LAST_LINE.search(run("python", DIGITS))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_uneven_data(workers: int) -> None:
+    results = sorted(UNEVEN_LINE.findall(run("horovodrun", "-np", str(workers), "python", UNEVEN)))
+    steps = ("35", "55", "80")[:workers]
+    expected = [(str(rank), str(workers), count) for rank, count in enumerate(steps)]
+    assert [result[:3] for result in results] == expected
+    assert all(float(error) < 0.02 for _, _, _, error, _ in results)
+    assert len({weights for *_, weights in results}) == 1
+
+
+def test_uneven_data_without_a_launcher() -> None:
+    assert UNEVEN_LINE.search(run("python", UNEVEN))
 
 
 @pytest.mark.parametrize("command", ["make demo", "make test", "make wheel"])
