@@ -92,10 +92,10 @@ void BufferView::open(nb::handle object, Access access) {
     throw nb::value_error(message.c_str());
   }
   if (!dtype_of_format(view_.format, view_.itemsize, dtype_)) {
-    const std::string message = std::string("The element type '") +
-                                (view_.format != nullptr ? view_.format : "?") +
-                                "' is not supported; use an integer, float or bool type of native "
-                                "byte order";
+    const std::string message =
+        std::string("The element type '") + (view_.format != nullptr ? view_.format : "?") +
+        "' is not supported; use int8 to int64, uint8, uint16, a float type "
+        "or bool, of native byte order";
     release();
     throw nb::value_error(message.c_str());
   }

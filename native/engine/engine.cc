@@ -174,7 +174,8 @@ void Engine::notify_local_waiters() {
 }
 
 void Engine::shutdown() {
-  if (!stopping_.load(std::memory_order_acquire)) stop_timeline();
+  const bool records = world_.rank == 0 && tracing_alone_.load(std::memory_order_relaxed);
+  if (records && !stopping_.load(std::memory_order_acquire)) stop_timeline();
   {
     const std::lock_guard lock(submit_mutex_);
     if (stopping_.exchange(true)) return;

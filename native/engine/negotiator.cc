@@ -180,21 +180,16 @@ void Negotiator::join(int rank) {
   last_joined_ = rank;
   // What the others have waited for this rank with can run.
   for (const auto& [key, entry] : by_name_) {
-    if (key.set == 0 && entry->count > 0 && entry->request.kind != OpKind::kJoin) {
-      queue_if_ready(*entry);
-    }
+    if (entry->count > 0 && entry->members->contains(rank)) queue_if_ready(*entry);
   }
 }
 
 bool Negotiator::everybody_is_here(const Entry& entry) const {
-  const int n = entry.members->size();
-  if (entry.count == n) return true;
-  if (joined_count_ == 0 || entry.members->set != 0 || is_administrative(entry.request.kind)) {
-    return false;
-  }
-  for (int rank = 0; rank < n; ++rank) {
-    const auto at = static_cast<std::size_t>(rank);
-    if (!entry.announced[at] && !joined_[at]) return false;
+  const auto& ranks = entry.members->ranks;
+  if (entry.count == entry.members->size()) return true;
+  if (joined_count_ == 0 || entry.request.kind == OpKind::kJoin) return false;
+  for (std::size_t m = 0; m < ranks.size(); ++m) {
+    if (!entry.announced[m] && !joined_[static_cast<std::size_t>(ranks[m])]) return false;
   }
   return true;
 }
@@ -203,12 +198,14 @@ void Negotiator::queue_if_ready(Entry& entry) {
   if (entry.queued || !everybody_is_here(entry)) return;
   const OpKind kind = entry.request.kind;
   const bool somebody_joined = entry.count < entry.members->size();
-  if (somebody_joined && entry.error.empty() && kind != OpKind::kAllreduce &&
-      kind != OpKind::kBarrier) {
+  const bool works_without =
+      entry.members->set == 0 && (kind == OpKind::kAllreduce || kind == OpKind::kBarrier);
+  if (somebody_joined && !works_without && entry.error.empty()) {
     entry.error = std::string("Mismatched operations for tensor '") + entry.request.label() +
                   "': rank " + std::to_string(entry.first_rank) + " has " + op_name(kind) +
                   ", but rank(s) " + joined_text(joined_) +
-                  " called join(). While a rank has joined, the others can only allreduce.";
+                  " called join(). While a rank has joined, the others can only allreduce, all of "
+                  "them together.";
   }
   entry.queued = true;
   (entry.error.empty() ? ready_ : failed_).push_back(&entry);

@@ -13,6 +13,20 @@ std::string list_text(const std::vector<std::int64_t>& values) {
   return text + "]";
 }
 
+// New process sets, or the one to remove.
+std::string sets_text(const Request& r) {
+  if (r.kind != OpKind::kAddProcessSets) return list_text(r.numbers);
+  std::string text;
+  for (std::size_t at = 0; at < r.numbers.size();) {
+    const auto count = std::min(static_cast<std::size_t>(r.numbers[at]), r.numbers.size() - at - 1);
+    const auto begin = r.numbers.begin() + static_cast<std::ptrdiff_t>(at) + 1;
+    text += (text.empty() ? "" : " and ") +
+            list_text({begin, begin + static_cast<std::ptrdiff_t>(count)});
+    at += count + 1;
+  }
+  return text;
+}
+
 // One side of a disagreement.
 struct Side {
   const Request& request;
@@ -214,7 +228,7 @@ std::string mismatch(const Request& left, int rank_left, const Request& right, i
                   std::to_string(right.root));
   }
   if (!left.sizes_vary() && left.kind != OpKind::kJoin && left.numbers != right.numbers) {
-    return differ("process sets", a, list_text(left.numbers), b, list_text(right.numbers));
+    return differ("process sets", a, sets_text(left), b, sets_text(right));
   }
   return "";
 }

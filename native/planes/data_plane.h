@@ -56,7 +56,7 @@ struct Work {
   Movement movement = Movement::kAllreduce;
   Reduction reduction = Reduction::kSum;
   DType dtype = DType::kFloat32;  // of the tensors; what is only moved may be called bytes
-  DType wire = DType::kFloat32;   // of what travels and is reduced; differs only in an allreduce
+  DType wire = DType::kFloat32;   // of what travels and is reduced; may differ if it is reduced
   Scale prescale;                 // before the type becomes `wire`
   Scale postscale;                // after the reduction
   MembersRef members;             // at least two

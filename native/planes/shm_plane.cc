@@ -31,23 +31,6 @@ void copy_from_wire(const Work& work, const Stream& stream, Share share, const s
       });
 }
 
-// What a member gets from itself. Both streams have one segment per tensor, alike.
-void copy_own(const Work& work, const Stream& from, const Stream& to, Share share) {
-  const std::size_t element = dtype_size(work.dtype);
-  for_each_piece(to, share.begin, share.end,
-                 [&](const Segment& target, std::size_t within, std::size_t, std::size_t count) {
-                   const std::size_t begin = target.at + within;
-                   std::byte* out = target.out + within * element;
-                   for_each_piece(from, begin, begin + count,
-                                  [&](const Segment& source, std::size_t inner, std::size_t at,
-                                      std::size_t part) {
-                                    const std::byte* in = source.in + inner * element;
-                                    std::byte* dst = out + at * element;
-                                    if (dst != in) std::memcpy(dst, in, part * element);
-                                  });
-                 });
-}
-
 }  // namespace
 
 ShmPlane::ShmPlane(const ShmDomain& domain)

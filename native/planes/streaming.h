@@ -47,6 +47,22 @@ inline void from_wire(const Work& work, std::byte* dst, const std::byte* src, st
   }
 }
 
+// What a rank would send to itself. The two streams may be cut into segments differently.
+inline void copy_own(const Work& work, const Stream& from, const Stream& to, Share share) {
+  const std::size_t element = dtype_size(work.dtype);
+  for_each_piece(to, share.begin, share.end,
+                 [&](const Segment& target, std::size_t within, std::size_t at, std::size_t count) {
+                   const std::size_t begin = share.begin + at;
+                   for_each_piece(from, begin, begin + count,
+                                  [&](const Segment& source, std::size_t inner, std::size_t offset,
+                                      std::size_t part) {
+                                    const std::byte* in = source.in + inner * element;
+                                    std::byte* out = target.out + (within + offset) * element;
+                                    if (out != in) std::memcpy(out, in, part * element);
+                                  });
+                 });
+}
+
 // Whether what a rank contributes can be read where it is.
 inline bool travels_as_it_is(const Work& work) {
   return work.wire == work.dtype && work.prescale.identity();

@@ -156,7 +156,7 @@ void TcpPlane::place_incoming(Lane& lane, const Work& work) {
   in.in_inputs = false;
   if (in.kind == kInput) {
     if (reduces(work)) in.buffer = slot(lane, in.place());
-  } else if (work.wire != work.dtype) {
+  } else if (work.wire != work.dtype && !only_acknowledges(work, kResult)) {
     in.buffer = lane.inbox.of(slot_bytes_);
   }
 }

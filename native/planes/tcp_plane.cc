@@ -19,25 +19,6 @@ constexpr std::size_t largest_share(std::size_t chunk_bytes) {
 
 std::size_t index(int member) { return static_cast<std::size_t>(member); }
 
-// What an allgather or alltoall would send from this rank to itself. The two ends of an alltoall
-// may be cut into segments differently.
-void copy_own(const Work& work, int me, const Cargo& own) {
-  const std::size_t element = dtype_size(work.dtype);
-  const Stream& target =
-      work.movement == Movement::kAlltoall ? work.receive[index(me)] : *own.stream;
-  for_each_piece(*own.stream, own.share.begin, own.share.end,
-                 [&](const Segment& from, std::size_t from_at, std::size_t at, std::size_t count) {
-                   const std::size_t begin = own.share.begin + at;
-                   for_each_piece(target, begin, begin + count,
-                                  [&](const Segment& to, std::size_t to_at, std::size_t offset,
-                                      std::size_t elements) {
-                                    const std::byte* src = from.in + (from_at + offset) * element;
-                                    std::byte* dst = to.out + to_at * element;
-                                    if (src != dst) std::memcpy(dst, src, elements * element);
-                                  });
-                 });
-}
-
 }  // namespace
 
 TcpPlane::TcpPlane(int rank, int size, std::vector<UniqueFd> sockets,
@@ -161,7 +142,7 @@ void TcpPlane::reduce_own(const TcpWork& cut, const Cargo& own) {
                          work.postscale);
         if (converts) from_wire(work, out, target, count);
       });
-  if (!converts) return;
+  if (!converts || work.movement != Movement::kAllreduce) return;  // nobody else gets it
   for (int m = 0; m < n; ++m) {
     if (m == cut.me || slots_[index(m)] == result) continue;
     std::memcpy(slots_[index(m)], result, own.share.count() * on_wire);
@@ -185,7 +166,9 @@ bool TcpPlane::do_own_parts() {
     if (reduces(cut.work)) {
       reduce_own(cut, own);
     } else {
-      copy_own(cut.work, cut.me, own);
+      const bool apart = cut.work.movement == Movement::kAlltoall;
+      copy_own(cut.work, *own.stream, apart ? cut.work.receive[index(cut.me)] : *own.stream,
+               own.share);
     }
     works_.move_on(own_);
     pass_over_own();

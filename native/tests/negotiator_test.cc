@@ -292,6 +292,22 @@ TEST(a_rank_that_has_joined_is_not_waited_for) {
   CHECK(agree(negotiator, 3, in_full(request_of("x"))).plans.size() == 1);
 }
 
+TEST(sets_with_a_member_that_has_joined_are_refused) {
+  Negotiator negotiator(3, {});
+  static_cast<void>(agree(negotiator, 3, in_full(bare(OpKind::kAddProcessSets, {2, 0, 2}))));
+  Request x = request_of("x");
+  x.set = 1;
+  CHECK(negotiator.announce(0, in_full(x), 0));
+  CHECK(negotiator.announce(2, in_full(bare(OpKind::kJoin)), 0));
+  const Decisions refused = negotiator.decide();
+  CHECK(refused.plans[0].kind == Plan::Kind::kFail);
+  CHECK(refused.plans[0].error.find("x [process set 1]") != std::string::npos);
+  for (const int rank : {0, 1}) {
+    CHECK(negotiator.announce(rank, in_full(bare(OpKind::kRemoveProcessSet, {1})), 0));
+  }
+  CHECK(negotiator.decide().plans[0].kind == Plan::Kind::kFail);
+}
+
 TEST(messages_survive_the_wire_and_damage_is_noticed) {
   Decisions sent;
   sent.batch = 300;

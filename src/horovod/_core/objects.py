@@ -25,14 +25,13 @@ def broadcast_object(
     """The root's ``obj``, on every rank of the set. The root, a rank of the whole job, gets its own back."""
     engine = runtime.engine()
     number = _number(process_set)
-    name = name or type(obj).__name__
     at_root = engine.rank == root_rank
     data = bytearray(_dumps(obj) if at_root else b"")
     length = bytearray(len(data).to_bytes(_COUNT_BYTES, "little"))
-    engine.broadcast(f"{name}.sz", length, length, root_rank, number)
+    engine.broadcast(_part(name, "sz"), length, length, root_rank, number)
     if not at_root:
         data = bytearray(int.from_bytes(length, "little"))
-    engine.broadcast(f"{name}.t", data, data, root_rank, number)
+    engine.broadcast(_part(name, "t"), data, data, root_rank, number)
     return obj if at_root else pickle.loads(data)
 
 
@@ -42,10 +41,9 @@ def allgather_object(
     """The objects of all ranks of the set, in the order of ranks."""
     engine = runtime.engine()
     number = _number(process_set)
-    name = name or type(obj).__name__
     data = _dumps(obj)
-    lengths = engine.allgather(f"{name}.sz", len(data).to_bytes(_COUNT_BYTES, "little"), _raw, number)
-    gathered = engine.allgather(f"{name}.t", data, _raw, number)
+    lengths = engine.allgather(_part(name, "sz"), len(data).to_bytes(_COUNT_BYTES, "little"), _raw, number)
+    gathered = engine.allgather(_part(name, "t"), data, _raw, number)
     objects, begin = [], 0
     for at in range(0, len(lengths), _COUNT_BYTES):
         end = begin + int.from_bytes(lengths[at : at + _COUNT_BYTES], "little")
@@ -56,6 +54,11 @@ def allgather_object(
 
 def _raw(memory: _native.Memory, _shape: tuple[int, ...], _index: int) -> memoryview:
     return memoryview(memory)
+
+
+def _part(name: str | None, what: str) -> str | None:
+    # Not named after the object's type, which may differ: often all but the root have None.
+    return None if name is None else f"{name}.{what}"
 
 
 def _number(process_set: ProcessSet) -> int:
