@@ -402,7 +402,7 @@ def test_the_ring_that_deadlocks_without_one_order(world: Workers, frontend: str
         for i, count in enumerate((3, 5000, 40_000))
         for members in ring
     ]
-    calls = [replace(c, members=m) for c, m in zip(calls, itertools.cycle(ring))]  # noqa: B905
+    calls = [replace(c, members=m) for c, m in zip(calls, itertools.cycle(ring))]
     orders = [[*range(rank, len(calls)), *range(rank)] for rank in range(4)]
     for _ in range(3):
         prove(world, frontend, calls, orders=orders, sets=ring)
