@@ -20,7 +20,7 @@ def _object(rank: int, kind: str) -> Any:
         "number": rank,
         "text": "ж" * rank,
         "nested": {"rank": rank, "list": [1, (2.5, None)], "bytes": b"\0" * rank},
-        "large": list(range(100_000 * (rank + 1))),
+        "large": bytes(range(256)) * 1000 * (rank + 1),
         "array": np.arange(rank + 3).tolist(),
     }[kind]
 
