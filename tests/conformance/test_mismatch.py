@@ -176,7 +176,7 @@ ONE_OF_EACH = {call.kind: call for call in (ALLREDUCE, ALLGATHER, BROADCAST, ALL
 
 @every_frontend
 @on_worlds(2, 3)
-@pytest.mark.parametrize(("usual", "other"), itertools.permutations(ONE_OF_EACH, 2))
+@pytest.mark.parametrize(("usual", "other"), [*itertools.permutations(ONE_OF_EACH, 2)])
 @pytest.mark.parametrize("count", [6, 6000], ids=["tiny", "medium"])
 def test_other_operations_in_the_same_place(
     world: Workers, frontend: str, usual: str, other: str, count: int
