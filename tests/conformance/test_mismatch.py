@@ -81,9 +81,15 @@ DISAGREEMENTS = {
     "allreduce min and max": Disagreement(
         replace(ALLREDUCE, op=MIN), _other(ALLREDUCE, op=MAX), "reduction operation", "Min", "Max"
     ),
-    "allreduce compression": Disagreement(ALLREDUCE, _other(ALLREDUCE, compression="fp16"), "compression"),
+    "allreduce compression": Disagreement(
+        ALLREDUCE, _other(ALLREDUCE, compression="fp16"), "compression", "no compression", "fp16"
+    ),
     "allreduce compressions": Disagreement(
-        replace(ALLREDUCE, compression="bf16"), _other(ALLREDUCE, compression="fp16"), "compression"
+        replace(ALLREDUCE, compression="bf16"),
+        _other(ALLREDUCE, compression="fp16"),
+        "compression",
+        "bf16",
+        "fp16",
     ),
     "allgather dtype": _typed(ALLGATHER),
     "allgather ndim": _shaped(ALLGATHER, 12),
