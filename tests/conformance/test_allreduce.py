@@ -67,7 +67,7 @@ def test_several_chunks(world: Workers, frontend: str, op: int) -> None:
     dtypes = NUMBERS if op == AVERAGE else ("bool", "int8", "float32")
     small, large = BYTES_OF_SEVERAL_CHUNKS
     calls = [_call(dtype, op, (small // dtype_of(dtype).itemsize,)) for dtype in dtypes]
-    for dtype in set(dtypes) & {"uint8", "bfloat16", "float32", "float64"}:
+    for dtype in set(dtypes) & {"bfloat16", "float32"}:
         calls.append(_call(dtype, op, (large // dtype_of(dtype).itemsize,)))
     prove(world, frontend, calls)
 
@@ -78,7 +78,7 @@ def test_several_chunks(world: Workers, frontend: str, op: int) -> None:
 def test_factors(world: Workers, frontend: str, count: int) -> None:
     calls = [
         _call(dtype, op, (count,), prescale=before, postscale=after)
-        for (dtype, op), (before, after) in itertools.product(of_numbers, FACTORS)
+        for (dtype, op), (before, after) in itertools.product(of_numbers, FACTORS[:: 1 if count < 99 else 2])
     ]
     prove(world, frontend, calls)
 
