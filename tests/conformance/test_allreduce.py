@@ -128,23 +128,6 @@ def test_layouts(world: Workers, frontend: str) -> None:
     prove(world, frontend, calls)
 
 
-@on_worlds(1, 2, 3)
-@every_frontend
-def test_array_likes(world: Workers, frontend: str) -> None:
-    results = world.run(_array_likes, frontend)
-    size = len(results)
-    wanted = [("float64", [2.5 * size]), ("int64", [3 * size]), ("float64", [[1.5 * size], [2.5 * size]])]
-    assert results == [wanted] * size
-
-
-def _array_likes(frontend: str) -> list[tuple[str, Any]]:
-    hvd = frontend_of(frontend).hvd
-    results = [hvd.allreduce(value, op=hvd.Sum) for value in ([2.5], [3], [[1.5], [2.5]])]
-    scalars = [hvd.allreduce(value, op=hvd.Max) for value in (3, 2.5, True)]
-    assert [(np.shape(s), np.asarray(s).item()) for s in scalars] == [((), 3), ((), 2.5), ((), True)]
-    return [(str(result.dtype), result.tolist()) for result in results]
-
-
 @every_frontend
 @every_world
 def test_special_values(world: Workers, frontend: str) -> None:
