@@ -20,9 +20,13 @@ def test_defaults():
         cache_capacity=1024,
         spin_us=-1,
         cpu_operations="auto",
+        disable_group_fusion=False,
+        dynamic_process_sets=False,
         start_timeout=30.0,
         log_level="warning",
         log_hide_time=False,
+        timeline="",
+        timeline_mark_cycles=False,
     )
 
 
@@ -44,6 +48,14 @@ def test_defaults():
         ("HOROVOD_LOG_HIDE_TIME", "-1", "log_hide_time", False),
         ("HOROVOD_LOG_HIDE_TIME", "True", "log_hide_time", True),
         ("HOROVOD_LOG_HIDE_TIME", "false", "log_hide_time", False),
+        ("HOROVOD_TIMELINE", "/tmp/My Timeline.json", "timeline", "/tmp/My Timeline.json"),
+        ("HOROVOD_TIMELINE", "DYNAMIC", "timeline", "DYNAMIC"),
+        ("HOROVOD_TIMELINE", "Dynamic", "timeline", "DYNAMIC"),
+        ("HOROVOD_TIMELINE", "./dynamic", "timeline", "./dynamic"),
+        ("HOROVOD_TIMELINE", "", "timeline", ""),
+        ("HOROVOD_TIMELINE_MARK_CYCLES", "1", "timeline_mark_cycles", True),
+        ("HOROVOD_DISABLE_GROUP_FUSION", "1", "disable_group_fusion", True),
+        ("HOROVOD_DYNAMIC_PROCESS_SETS", "1", "dynamic_process_sets", True),
     ],
 )
 def test_values(variable, text, field, value):
@@ -62,6 +74,9 @@ def test_values(variable, text, field, value):
         ("HOROVOD_START_TIMEOUT", "0", "a number > 0"),
         ("HOROVOD_LOG_LEVEL", "loud", "one of trace, debug, info, warning, error, fatal"),
         ("HOROVOD_LOG_HIDE_TIME", "maybe", "0 or 1"),
+        ("HOROVOD_TIMELINE_MARK_CYCLES", "often", "0 or 1"),
+        ("HOROVOD_DISABLE_GROUP_FUSION", "x", "0 or 1"),
+        ("HOROVOD_DYNAMIC_PROCESS_SETS", "x", "0 or 1"),
         ("HOROVOD_CPU_OPERATIONS", "pigeon", "one of auto, shm, tcp"),
         ("HOROVOD_CPU_OPERATIONS", "mpi", "not available yet"),
         ("HOROVOD_CPU_OPERATIONS", "CCL", "not available yet"),

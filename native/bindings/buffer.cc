@@ -63,6 +63,15 @@ bool dtype_of_format(const char* format, Py_ssize_t itemsize, DType& dtype) {
   }
 }
 
+// NumPy has no bfloat16; the arrays of packages that do cannot be had as buffers, but a view of
+// their bits can. Null if the object is not such an array.
+nb::object bits_of_bfloat16(nb::handle object) {
+  if (!nb::hasattr(object, "dtype") || !nb::hasattr(object, "view")) return {};
+  const nb::object dtype = object.attr("dtype");
+  if (!nb::hasattr(dtype, "name") || !nb::str("bfloat16").equal(dtype.attr("name"))) return {};
+  return object.attr("view")("uint16");
+}
+
 }  // namespace
 
 void BufferView::open(nb::handle object, Access access) {
@@ -71,6 +80,11 @@ void BufferView::open(nb::handle object, Access access) {
   if (PyObject_GetBuffer(object.ptr(), &view_, flags) != 0) {
     view_ = {};
     const nb::python_error cause;  // takes the error that is set
+    if (const nb::object bits = bits_of_bfloat16(object); bits.is_valid()) {
+      open(bits, access);
+      dtype_ = DType::kBfloat16;
+      return;
+    }
     const std::string message =
         std::string(access == Access::kWrite ? "The output" : "The tensor") +
         " cannot be used: it must be a contiguous" +

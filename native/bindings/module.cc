@@ -4,6 +4,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "bindings/memory.h"
 #include "bindings/py_engine.h"
 #include "bindings/worlds.h"
 #include "collectives/kernels/kernels.h"
@@ -11,7 +12,36 @@
 
 namespace nb = nanobind;
 using namespace nb::literals;
+using khorovod::Memory;
 using khorovod::PyEngine;
+
+namespace {
+
+// An operation as a method that waits for the result ...
+template <typename... Args>
+auto waiting(PyEngine::PendingRef (PyEngine::*prepare)(Args...)) {
+  return [prepare](PyEngine& engine, Args... args) {
+    return engine.run((engine.*prepare)(std::move(args)...));
+  };
+}
+
+// ... and as one that returns a handle.
+template <typename... Args>
+auto starting(PyEngine::PendingRef (PyEngine::*prepare)(Args...)) {
+  return [prepare](PyEngine& engine, Args... args, nb::object callback) {
+    return engine.start((engine.*prepare)(std::move(args)...), callback);
+  };
+}
+
+// Defines both.
+template <typename Class, typename Prepare, typename... Names>
+void define_operation(Class& engine, const char* name, Prepare prepare, const Names&... names) {
+  engine.def(name, waiting(prepare), names...);
+  engine.def((std::string(name) + "_async").c_str(), starting(prepare), names...,
+             "callback"_a.none() = nb::none());
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "The native engine. Its only user is horovod._core.";
@@ -27,7 +57,12 @@ NB_MODULE(_native, m) {
   m.def("create_region", &khorovod::create_region, "bytes"_a,
         "Makes a sealed memfd and returns its descriptor.");
 
-  nb::class_<PyEngine>(m, "Engine")
+  nb::class_<Memory>(m, "Memory", nb::type_slots(khorovod::memory_slots()),
+                     "Memory of a result; has the buffer protocol.")
+      .def("__len__", [](const Memory& memory) { return memory.size; });
+
+  auto engine = nb::class_<PyEngine>(m, "Engine");
+  engine
       .def_static("alone", &khorovod::make_engine_alone, "options"_a, "errors"_a, "A world of one.")
       .def_static(
           "shm", &khorovod::make_engine_shm, "rank"_a, "size"_a, "region_fd"_a, "wake_fd"_a,
@@ -39,17 +74,38 @@ NB_MODULE(_native, m) {
           "Ranks that talk over sockets. Takes ownership of all descriptors; -1 for the own rank.")
       .def_prop_ro("rank", &PyEngine::rank)
       .def_prop_ro("size", &PyEngine::size)
-      .def_prop_ro("plane", &PyEngine::plane)
-      .def("allreduce", &PyEngine::allreduce, "name"_a.none(), "input"_a, "output"_a, "op"_a,
-           "prescale"_a, "postscale"_a)
-      .def("allreduce_async", &PyEngine::allreduce_async, "name"_a.none(), "input"_a, "output"_a,
-           "op"_a, "prescale"_a, "postscale"_a, "callback"_a.none() = nb::none())
-      .def("broadcast", &PyEngine::broadcast, "name"_a.none(), "input"_a, "output"_a, "root"_a)
-      .def("broadcast_async", &PyEngine::broadcast_async, "name"_a.none(), "input"_a, "output"_a,
-           "root"_a, "callback"_a.none() = nb::none())
-      .def("barrier", &PyEngine::barrier)
+      .def_prop_ro("plane", &PyEngine::plane);
+
+  define_operation(engine, "allreduce", &PyEngine::allreduce, "name"_a.none(), "input"_a,
+                   "output"_a, "op"_a, "prescale"_a, "postscale"_a, "compression"_a = 0,
+                   "process_set"_a = 0);
+  define_operation(engine, "grouped_allreduce", &PyEngine::grouped_allreduce, "name"_a.none(),
+                   "inputs"_a, "outputs"_a, "op"_a, "prescale"_a, "postscale"_a,
+                   "compression"_a = 0, "process_set"_a = 0);
+  define_operation(engine, "allgather", &PyEngine::allgather, "name"_a.none(), "input"_a, "wrap"_a,
+                   "process_set"_a = 0);
+  define_operation(engine, "grouped_allgather", &PyEngine::grouped_allgather, "name"_a.none(),
+                   "inputs"_a, "wrap"_a, "process_set"_a = 0);
+  define_operation(engine, "broadcast", &PyEngine::broadcast, "name"_a.none(), "input"_a,
+                   "output"_a, "root"_a, "process_set"_a = 0);
+  define_operation(engine, "alltoall", &PyEngine::alltoall, "name"_a.none(), "input"_a,
+                   "splits"_a.none(), "wrap"_a, "process_set"_a = 0);
+  define_operation(engine, "reducescatter", &PyEngine::reducescatter, "name"_a.none(), "input"_a,
+                   "wrap"_a, "op"_a, "prescale"_a, "postscale"_a, "compression"_a = 0,
+                   "process_set"_a = 0);
+  define_operation(engine, "grouped_reducescatter", &PyEngine::grouped_reducescatter,
+                   "name"_a.none(), "inputs"_a, "wrap"_a, "op"_a, "prescale"_a, "postscale"_a,
+                   "compression"_a = 0, "process_set"_a = 0);
+  engine.def("barrier", waiting(&PyEngine::barrier), "process_set"_a = 0)
+      .def("join", waiting(&PyEngine::join))
+      .def("add_process_sets", waiting(&PyEngine::add_process_sets), "sets"_a)
+      .def("remove_process_set", waiting(&PyEngine::remove_process_set), "process_set"_a)
+      .def("process_sets", &PyEngine::process_sets)
       .def("poll", &PyEngine::poll, "handle"_a)
       .def("synchronize", &PyEngine::synchronize, "handle"_a)
+      .def("memory", &PyEngine::memory, "bytes"_a)
+      .def("start_timeline", &PyEngine::start_timeline, "path"_a, "mark_cycles"_a)
+      .def("stop_timeline", &PyEngine::stop_timeline)
       .def("counters", &PyEngine::counters)
       .def("events", &PyEngine::events)
       .def("shutdown", &PyEngine::shutdown)

@@ -1,7 +1,6 @@
 #include "bindings/py_engine.h"
 
 #include <chrono>
-#include <cmath>
 #include <thread>
 #include <utility>
 
@@ -91,99 +90,21 @@ void PyEngine::take_finished_orphans(std::vector<PendingRef>& finished) {
 }
 
 void PyEngine::check(const Status& status) const {
-  if (status.ok()) return;
-  const nb::object type = errors_[static_cast<std::size_t>(status.code)];
-  PyErr_SetString(type.ptr(), status.message.c_str());
+  if (!status.ok()) raise(status.code, status.message);
+}
+
+void PyEngine::raise(Code code, const std::string& message) const {
+  const nb::object type = errors_[static_cast<std::size_t>(code)];
+  PyErr_SetString(type.ptr(), message.c_str());
   throw nb::python_error();
 }
 
 void PyEngine::check_usable() const {
   if (!engine_->in_forked_child()) [[likely]]
     return;
-  PyErr_SetString(nb::object(errors_[static_cast<std::size_t>(Code::kShutdown)]).ptr(),
-                  "This is a forked child of the process that called init(): collective operations "
-                  "work only there");
-  throw nb::python_error();
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Requests
-
-void PyEngine::name_request(Request& request, const char* prefix, const nb::object& name) {
-  if (name.is_none()) {
-    // Matches across ranks by the order of calls: only what is unnamed and sound counts, whether
-    // the rank waits for it or not. Never comes again, so there is nothing to cache.
-    request.name = std::string(prefix) + ".noname." + std::to_string(next_unnamed_++);
-    request.cacheable = false;
-  } else {
-    const nb::str text(name);
-    Py_ssize_t size = 0;
-    const char* utf8 = PyUnicode_AsUTF8AndSize(text.ptr(), &size);
-    if (utf8 == nullptr) throw nb::python_error();  // a lone surrogate, say: a ValueError
-    request.name.assign(prefix).append(".").append(utf8, static_cast<std::size_t>(size));
-  }
-}
-
-PyEngine::PendingRef PyEngine::prepare(OpKind kind, const nb::object& input,
-                                       const nb::object& output) {
-  check_usable();
-  reap();
-  auto pending = std::make_unique<Pending>();
-  const bool in_place = output.is(input);
-  if (!in_place) pending->input.open(input, BufferView::Access::kRead);
-  pending->output.open(output, BufferView::Access::kWrite);
-  const BufferView& in = in_place ? pending->output : pending->input;
-  if (in.dtype() != pending->output.dtype() || in.bytes() != pending->output.bytes()) {
-    throw nb::value_error("The output must have the type and size of the input");
-  }
-  pending->output_object = output;
-  pending->operation = std::make_shared<Operation>();
-  Operation& operation = *pending->operation;
-  operation.request.kind = kind;
-  operation.request.dtype = in.dtype();
-  operation.request.shape = in.shape();
-  operation.in = in.data();
-  operation.out = pending->output.data();
-  operation.bytes = in.bytes();
-  return pending;
-}
-
-PyEngine::PendingRef PyEngine::prepare_allreduce(const nb::object& name, const nb::object& input,
-                                                 const nb::object& output, int op, double prescale,
-                                                 double postscale) {
-  if (op != static_cast<int>(ReduceOp::kAverage) && op != static_cast<int>(ReduceOp::kSum)) {
-    throw nb::value_error(
-        "The reduction must be Average (0) or Sum (1); the others are not available yet");
-  }
-  if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
-    throw nb::value_error("prescale_factor and postscale_factor must be finite numbers");
-  }
-  PendingRef pending = prepare(OpKind::kAllreduce, input, output);
-  Request& request = pending->operation->request;
-  if (!dtype_reducible(request.dtype)) {
-    const std::string message = std::string("allreduce does not support ") +
-                                dtype_name(request.dtype) +
-                                " yet; use float32, float64, int32 or int64";
-    throw nb::value_error(message.c_str());
-  }
-  request.reduce = static_cast<ReduceOp>(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  name_request(request, "allreduce", name);
-  return pending;
-}
-
-PyEngine::PendingRef PyEngine::prepare_broadcast(const nb::object& name, const nb::object& input,
-                                                 const nb::object& output, int root) {
-  if (root < 0 || root >= size()) {
-    const std::string message = "The root rank is " + std::to_string(root) +
-                                ", but the ranks are 0 to " + std::to_string(size() - 1);
-    throw nb::value_error(message.c_str());
-  }
-  PendingRef pending = prepare(OpKind::kBroadcast, input, output);
-  pending->operation->request.root = root;
-  name_request(pending->operation->request, "broadcast", name);
-  return pending;
+  raise(Code::kShutdown,
+        "This is a forked child of the process that called init(): collective operations work only "
+        "there");
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -201,7 +122,7 @@ void PyEngine::wait(Operation& operation) {
   }
 }
 
-void PyEngine::run(PendingRef pending) {
+nb::object PyEngine::run(PendingRef pending) {
   check(engine_->submit(pending->operation, true));
   try {
     wait(*pending->operation);
@@ -210,6 +131,7 @@ void PyEngine::run(PendingRef pending) {
     throw;
   }
   check(pending->operation->status);
+  return result_of(*pending);
 }
 
 std::int64_t PyEngine::start(PendingRef pending, const nb::object& callback) {
@@ -249,44 +171,43 @@ nb::object PyEngine::synchronize(std::int64_t handle) {
   auto node = pending_.extract(handle);
   check(operation->status);
   if (node.empty()) return nb::none();  // another thread was here first
-  return std::move(node.mapped()->output_object);
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Operations
-
-void PyEngine::allreduce(nb::object name, nb::object input, nb::object output, int op,
-                         double prescale, double postscale) {
-  run(prepare_allreduce(name, input, output, op, prescale, postscale));
-}
-
-void PyEngine::broadcast(nb::object name, nb::object input, nb::object output, int root) {
-  run(prepare_broadcast(name, input, output, root));
-}
-
-void PyEngine::barrier() {
-  check_usable();
-  auto pending = std::make_unique<Pending>();
-  pending->operation = std::make_shared<Operation>();
-  Request& request = pending->operation->request;
-  request.kind = OpKind::kBarrier;
-  request.name = "barrier.noname";
-  request.cacheable = false;
-  run(std::move(pending));
-}
-
-std::int64_t PyEngine::allreduce_async(nb::object name, nb::object input, nb::object output, int op,
-                                       double prescale, double postscale, nb::object callback) {
-  return start(prepare_allreduce(name, input, output, op, prescale, postscale), callback);
-}
-
-std::int64_t PyEngine::broadcast_async(nb::object name, nb::object input, nb::object output,
-                                       int root, nb::object callback) {
-  return start(prepare_broadcast(name, input, output, root), callback);
+  return result_of(*node.mapped());
 }
 
 // ---------------------------------------------------------------------------------------------------
 // Looking inside
+
+nb::dict PyEngine::process_sets() const {
+  nb::dict result;
+  for (const MembersRef& members : engine_->process_sets()) {
+    nb::list ranks;
+    for (const int rank : members->ranks) ranks.append(rank);
+    result[nb::int_(members->set)] = ranks;
+  }
+  return result;
+}
+
+Memory PyEngine::memory(std::size_t bytes) {
+  Memory memory{bytes > 0 ? pool_->take(bytes) : nullptr, bytes};
+  if (memory.bytes == nullptr && bytes > 0) throw std::bad_alloc();
+  return memory;
+}
+
+void PyEngine::start_timeline(const std::string& path, bool mark_cycles) {
+  check_usable();
+  Status status;
+  {
+    nb::gil_scoped_release release;
+    status = engine_->start_timeline(path, mark_cycles);
+  }
+  check(status);
+}
+
+bool PyEngine::stop_timeline() {
+  check_usable();
+  nb::gil_scoped_release release;
+  return engine_->stop_timeline();
+}
 
 nb::dict PyEngine::counters() const {
   const Counters& c = engine_->counters();

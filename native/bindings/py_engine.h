@@ -12,7 +12,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/memory_pool.h"
 #include "bindings/buffer.h"
+#include "bindings/memory.h"
 #include "engine/engine.h"
 
 namespace khorovod {
@@ -27,50 +29,78 @@ class PyEngine {
   int size() const { return engine_->size(); }
   const char* plane() const { return engine_->plane_name(); }
 
-  // Blocking; `output` may be `input`.
-  void allreduce(nanobind::object name, nanobind::object input, nanobind::object output, int op,
-                 double prescale, double postscale);
-  void broadcast(nanobind::object name, nanobind::object input, nanobind::object output, int root);
-  void barrier();
+  // An operation and the Python objects that its memory belongs to.
+  struct Pending {
+    OperationRef operation;
+    nanobind::object outputs;  // what the caller gave for the results; else:
+    nanobind::object wrap;     // wrap(memory, shape, number) makes a result, ...
+    std::vector<std::shared_ptr<std::byte>> memory;  // ... of these, by tensor
+    BufferView input;                                // not open if the output is the input
+    BufferView output;
+    std::vector<std::unique_ptr<BufferView>> more;  // of a group
+  };
+  using PendingRef = std::unique_ptr<Pending>;
 
-  // These return a handle. `callback(error or None)` is called from a thread of the completion
-  // pool.
-  std::int64_t allreduce_async(nanobind::object name, nanobind::object input,
-                               nanobind::object output, int op, double prescale, double postscale,
-                               nanobind::object callback);
-  std::int64_t broadcast_async(nanobind::object name, nanobind::object input,
-                               nanobind::object output, int root, nanobind::object callback);
+  // What the operations of the Python class do first: check the arguments and make the operation.
+  // Of each there is one that waits (`run`) and one that returns a handle (`start`).
+  PendingRef allreduce(nanobind::object name, nanobind::object input, nanobind::object output,
+                       int op, double prescale, double postscale, int compression,
+                       std::uint32_t set);
+  PendingRef grouped_allreduce(nanobind::object name, nanobind::list inputs, nanobind::list outputs,
+                               int op, double prescale, double postscale, int compression,
+                               std::uint32_t set);
+  PendingRef allgather(nanobind::object name, nanobind::object input, nanobind::object wrap,
+                       std::uint32_t set);
+  PendingRef grouped_allgather(nanobind::object name, nanobind::list inputs, nanobind::object wrap,
+                               std::uint32_t set);
+  PendingRef broadcast(nanobind::object name, nanobind::object input, nanobind::object output,
+                       int root, std::uint32_t set);
+  PendingRef alltoall(nanobind::object name, nanobind::object input, nanobind::object splits,
+                      nanobind::object wrap, std::uint32_t set);
+  PendingRef reducescatter(nanobind::object name, nanobind::object input, nanobind::object wrap,
+                           int op, double prescale, double postscale, int compression,
+                           std::uint32_t set);
+  PendingRef grouped_reducescatter(nanobind::object name, nanobind::list inputs,
+                                   nanobind::object wrap, int op, double prescale, double postscale,
+                                   int compression, std::uint32_t set);
+  PendingRef barrier(std::uint32_t set);
+  PendingRef join();
+  PendingRef add_process_sets(std::vector<std::vector<int>> sets);
+  PendingRef remove_process_set(std::uint32_t set);
+
+  nanobind::object run(PendingRef pending);
+  // `callback(error or None)` is called from a thread of the completion pool.
+  std::int64_t start(PendingRef pending, const nanobind::object& callback);
 
   bool poll(std::int64_t handle);
-  // The output, or None for a handle that is not (or no longer) known.
+  // The result, or None for a handle that is not (or no longer) known.
   nanobind::object synchronize(std::int64_t handle);
 
+  nanobind::dict process_sets() const;  // ranks by id
+  Memory memory(std::size_t bytes);     // for results that the caller allocates
+  void start_timeline(const std::string& path, bool mark_cycles);
+  bool stop_timeline();
   nanobind::dict counters() const;
   nanobind::list events() const;
   void shutdown();
   void abandon_in_child() { engine_->abandon_in_child(); }
 
  private:
-  // An operation and the Python objects that its memory belongs to.
-  struct Pending {
-    OperationRef operation;
-    nanobind::object output_object;
-    BufferView input;  // not open if the output is the input
-    BufferView output;
-  };
-  using PendingRef = std::unique_ptr<Pending>;
+  PendingRef prepare(OpKind kind, std::uint32_t set);
+  void add_tensor(Pending& pending, const nanobind::object& input, const nanobind::object& output);
+  void add_group(Pending& pending, const nanobind::list& inputs, const nanobind::list& outputs);
+  void add_input(Pending& pending, const nanobind::object& input);
+  void add_inputs(Pending& pending, const nanobind::list& inputs);
+  void allocate_results(Pending& pending, nanobind::object wrap);
+  void set_reduction(Request& request, int op, double prescale, double postscale, int compression);
+  void check_reducible(const Request& request) const;
+  void set_name(Request& request, const char* prefix, const nanobind::object& name);
+  nanobind::object result_of(Pending& pending);
+  nanobind::object tensor_of(Pending& pending, std::size_t part, std::int64_t rows) const;
 
-  PendingRef prepare(OpKind kind, const nanobind::object& input, const nanobind::object& output);
-  PendingRef prepare_allreduce(const nanobind::object& name, const nanobind::object& input,
-                               const nanobind::object& output, int op, double prescale,
-                               double postscale);
-  PendingRef prepare_broadcast(const nanobind::object& name, const nanobind::object& input,
-                               const nanobind::object& output, int root);
-  void name_request(Request& request, const char* prefix, const nanobind::object& name);
-  std::int64_t start(PendingRef pending, const nanobind::object& callback);
-  void run(PendingRef pending);
   void wait(Operation& operation);
   void check(const Status& status) const;
+  [[noreturn]] void raise(Code code, const std::string& message) const;
   void check_usable() const;
   void reap();
   void release_finished();
@@ -78,9 +108,11 @@ class PyEngine {
 
   std::unique_ptr<Engine> engine_;
   nanobind::tuple errors_;
+  std::shared_ptr<MemoryPool> pool_ = std::make_shared<MemoryPool>();
   bool ended_ = false;  // shutdown() was called
   std::int64_t next_handle_ = 1;
-  std::int64_t next_unnamed_ = 1;  // counts alike on all ranks, whichever of them use handles
+  // Counts alike on all members of a process set, whichever of them use handles.
+  std::unordered_map<std::uint32_t, std::int64_t> next_unnamed_;
   std::unordered_map<std::int64_t, PendingRef> pending_;
   std::atomic<int> waiters_{0};  // threads in wait(), until they have the GIL back
   std::vector<PendingRef>

@@ -18,7 +18,9 @@ EngineOptions options_from(const nb::dict& given) {
   for (const auto [key, value] : given) {
     const std::string name = nb::cast<std::string>(key);
     if (name == "fusion_threshold") {
-      options.negotiator.fusion_threshold = nb::cast<std::size_t>(value);
+      options.negotiator.fusion.threshold = nb::cast<std::size_t>(value);
+    } else if (name == "groups_alone") {
+      options.negotiator.fusion.groups_alone = nb::cast<int>(value) != 0;
     } else if (name == "cache_capacity") {
       options.negotiator.cache_capacity = nb::cast<std::size_t>(value);
     } else if (name == "cycle_time_ns") {

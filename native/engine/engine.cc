@@ -4,11 +4,8 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "base/float_environment.h"
 #include "base/native_thread.h"
-#include "collectives/scaling.h"
 #include "shm/doorbell.h"
 #include "shm/futex.h"
 
@@ -26,9 +23,14 @@ constexpr Nanoseconds kLazyTime = kMillisecond;
 constexpr Nanoseconds kFirstSlice = kMillisecond;
 constexpr Nanoseconds kLongestSlice = 50 * kMillisecond;
 
+// Traces travel to rank 0 when this much has gathered.
+constexpr std::size_t kTraceBytes = std::size_t{16} << 10;
+
 }  // namespace
 
-Engine::Engine(World world, EngineOptions options) : world_(std::move(world)), options_(options) {
+Engine::Engine(World world, EngineOptions options)
+    : world_(std::move(world)), options_(options), everybody_(all_ranks(world_.size)) {
+  sets_[0] = everybody_;
   if (world_.size == 1) return;
   if (world_.rank == 0) negotiator_ = std::make_unique<Negotiator>(world_.size, options.negotiator);
   timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
@@ -50,6 +52,13 @@ void Engine::abandon_in_child() {
 
 Status Engine::submit(const OperationRef& operation, bool caller_waits) {
   operation->submitted = now_ns();
+  operation->bytes = operation->request.bytes();
+  if (operation->members == nullptr) operation->members = members(operation->request.set);
+  if (operation->members == nullptr || !operation->members->contains(world_.rank)) {
+    return Status::error(Code::kInvalid, "Process set " + std::to_string(operation->request.set) +
+                                             " is not registered, or rank " +
+                                             std::to_string(world_.rank) + " is not in it");
+  }
   bool arm_timer = false;
   bool call_thread = false;
   bool done_already = false;  // in a world of one, or one that is broken
@@ -60,16 +69,19 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
     }
     if (!failure_.ok()) {
       operation->status = failure_;
-      operation->status.message += ". Not started: '" + operation->request.name + "'";
+      operation->status.message += ". Not started: '" + operation->request.label() + "'";
       operation->done.store(true, std::memory_order_release);
       add(counters_.failed, 1);
-    } else if (world_.size == 1) {
-      run_alone(*operation);
+    } else if (operation->members->size() == 1) {
+      operation->status = run_alone(*operation);
+      add(operation->status.ok() ? counters_.completed : counters_.failed, 1);
+      operation->done.store(true, std::memory_order_release);
     } else {
-      if (!in_flight_.emplace(operation->request.name, operation).second) {
+      const OpKey key{operation->request.set, operation->request.name};
+      if (!in_flight_.emplace(key, operation).second) {
         return Status::error(
             Code::kInvalid,
-            "An operation named '" + operation->request.name +
+            "An operation named '" + operation->request.label() +
                 "' is already in flight on this rank. Give each operation a name of "
                 "its own, or wait for the first one.");
       }
@@ -98,22 +110,6 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
 void Engine::set_timer(Nanoseconds after) const {
   const itimerspec once{{0, 0}, {after / kSecond, after % kSecond}};
   ::timerfd_settime(timer_.get(), 0, &once, nullptr);
-}
-
-// With one rank every reduction is the tensor itself, scaled.
-void Engine::run_alone(Operation& op) {
-  const Request& request = op.request;
-  if (request.kind == OpKind::kAllreduce && !(prescale_of(request.prescale).identity() &&
-                                              postscale_of(request.postscale, 1).identity())) {
-    const FloatEnvironment ieee;
-    const std::size_t count = op.bytes / dtype_size(request.dtype);
-    kernels().scale(request.dtype, op.out, op.in, count, prescale_of(request.prescale));
-    kernels().scale(request.dtype, op.out, op.out, count, postscale_of(request.postscale, 1));
-  } else if (op.bytes > 0 && op.out != op.in) {
-    std::memcpy(op.out, op.in, op.bytes);
-  }
-  add(counters_.completed, 1);
-  op.done.store(true, std::memory_order_release);
 }
 
 void Engine::nudge() {
@@ -172,6 +168,7 @@ void Engine::notify_local_waiters() {
 }
 
 void Engine::shutdown() {
+  if (!stopping_.load(std::memory_order_acquire)) stop_timeline();
   {
     const std::lock_guard lock(submit_mutex_);
     if (stopping_.exchange(true)) return;
@@ -180,7 +177,10 @@ void Engine::shutdown() {
     world_.link->wake_self();  // a driver sees stopping_ and gives up the lock
     {
       const std::lock_guard lock(progress_);
-      // Plans that peers need in order to finish what this rank has finished already.
+      // Plans that peers need in order to finish what this rank has finished already, and the
+      // knowledge that there are no others.
+      if (!broken_) tell_last_batch();
+      if (!broken_ && world_.rank != 0) set_tracing(false);
       const Nanoseconds deadline = now_ns() + kSecond;
       fds_.clear();
       while (world_.link->backlog() && world_.link->failure().ok() && now_ns() < deadline) {
@@ -281,12 +281,14 @@ bool Engine::step() {
   moved |=
       world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
   moved |= decide();
+  if (departed >= 0 && !std::exchange(departure_told_, true)) tell_last_batch();
+  if (tracing_ && traces_.size() >= kTraceBytes) flush_traces(false);
   moved |= world_.link->flush();
   const Nanoseconds negotiated = now_ns();
   if (moved) add(counters_.negotiate_ns, static_cast<std::uint64_t>(negotiated - began));
   if (!running_.empty()) {
     const bool advanced = world_.plane->advance(
-        [this](std::uint64_t plan, std::size_t segment) { on_segment_done(plan, segment); });
+        [this](std::uint64_t work, std::size_t segment) { on_segment_done(work, segment); });
     if (advanced) add(counters_.move_ns, static_cast<std::uint64_t>(now_ns() - negotiated));
     moved |= advanced;
   }

@@ -8,10 +8,10 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
@@ -24,7 +24,9 @@
 #include "engine/events.h"
 #include "engine/link.h"
 #include "engine/negotiator.h"
+#include "engine/op_key.h"
 #include "engine/operation.h"
+#include "engine/timeline.h"
 #include "planes/data_plane.h"
 
 namespace khorovod {
@@ -91,6 +93,14 @@ class Engine {
   // Ends this rank's part; pending operations fail here and, where they need this rank, elsewhere.
   void shutdown();
 
+  // The ranks of a process set; null if there is none with this id. Any thread.
+  MembersRef members(std::uint32_t set) const;
+  std::vector<MembersRef> process_sets() const;  // by id
+
+  // Records what all ranks do into a file until it is stopped. Only on rank 0.
+  Status start_timeline(const std::string& path, bool mark_cycles);
+  bool stop_timeline();  // false: there was none
+
  private:
   struct CacheEntry {
     Request request;
@@ -104,15 +114,34 @@ class Engine {
   bool step();
   bool announce_submissions();
   void announce(const OperationRef& operation, std::size_t& inline_budget);
+  std::size_t write_payload(const Operation& operation, std::byte* to) const;
   bool on_message(int peer, Bytes message);
   bool decide();
+  void tell_everybody(const Decisions& decisions, bool even_if_idle);
+  void tell_last_batch();
   bool carry_out(Decisions& decisions);
   bool carry_out(Plan& plan);
-  OperationRef take_announced(const std::string& name);
-  OperationRef resolve(const PlanEntry& entry);
-  void run_on_plane(const Plan& plan, std::vector<OperationRef> operations);
-  void complete_inline(Plan& plan, std::vector<OperationRef>& operations);
-  void on_segment_done(std::uint64_t plan, std::size_t segment);
+  void retire(std::uint32_t id);
+  OperationRef take_announced(OpKey key);
+  OperationRef resolve(const Plan& plan, const PlanEntry& entry);
+  OperationRef stand_in(const PlanEntry& entry) const;
+  bool complete_inline(Plan& plan, std::vector<OperationRef>& operations);
+  bool take_result(Operation& operation, const PlanEntry& entry);
+  bool change_process_sets(Operation& operation, const PlanEntry& entry);
+  void fail_operations_of(std::uint32_t set);
+
+  // -- Putting plans on the plane; called with the progress lock held.
+  bool run_on_plane(const Plan& plan, std::vector<OperationRef>& operations);
+  Work work_like(const Plan& plan, const Request& request) const;
+  bool run_streams(const Plan& plan, std::vector<OperationRef>& operations);
+  bool run_allgather(const Plan& plan, std::vector<OperationRef>& operations);
+  bool run_alltoall(const Plan& plan, const OperationRef& operation);
+  bool run_reducescatter(const Plan& plan, std::vector<OperationRef>& operations);
+  bool run_adasum(const Plan& plan, const OperationRef& operation);
+  std::byte* output(Operation& operation, std::size_t part, std::size_t bytes);
+  void start(Work work, std::vector<OperationRef> operations, std::function<void()> at_end = {});
+  void on_segment_done(std::uint64_t work, std::size_t segment);
+  void part_done(const OperationRef& operation);
   void complete(OperationRef operation, Status status);
   void publish_finished();
   void check_world(bool quiet, int departed);
@@ -127,7 +156,14 @@ class Engine {
   void drive_from_thread(std::vector<pollfd>& sockets);
   void notice_deaths(const std::vector<pollfd>& fds);
 
-  void run_alone(Operation& operation);
+  // -- Tracing; with the progress lock held.
+  void trace(const Operation& operation);
+  void flush_traces(bool end);
+  void take_traces(int peer, Bytes traces);
+  void tell_tracing();
+  void set_tracing(bool on);
+
+  Status run_alone(Operation& operation);
   void notify_local_waiters();
   void set_timer(Nanoseconds after) const;
   bool wait_for_driver(const Operation& operation);
@@ -136,30 +172,35 @@ class Engine {
   World world_;
   const EngineOptions options_;
   const ForkGuard fork_guard_;
+  const MembersRef everybody_;
   UniqueFd timer_;  // wakes the engine thread for submissions that nobody waits for
 
   // Submissions, from any thread.
   mutable std::mutex submit_mutex_;
-  std::unordered_map<std::string_view, OperationRef> in_flight_;  // guarded by submit_mutex_
+  std::unordered_map<OpKey, OperationRef, OpKeyHash> in_flight_;  // guarded by submit_mutex_
   std::vector<OperationRef> queue_;                               // guarded by submit_mutex_
   std::size_t queued_bytes_ = 0;                                  // guarded by submit_mutex_
   bool thread_called_ = false;                                    // guarded by submit_mutex_
   Status failure_;                                                // guarded by submit_mutex_
+  std::map<std::uint32_t, MembersRef> sets_;                      // guarded by submit_mutex_
 
   // The state machine.
   std::mutex progress_;
   std::unique_ptr<Negotiator> negotiator_;  // rank 0 only; guarded by progress_, as all below
-  std::unordered_map<std::string, std::unique_ptr<CacheEntry>> cache_;
+  std::unordered_map<OpKey, std::unique_ptr<CacheEntry>, OpKeyHash> cache_;
   std::unordered_map<std::uint32_t, CacheEntry*> cache_by_id_;
-  std::unordered_map<std::string_view, OperationRef> announced_;  // under their names
+  std::unordered_map<OpKey, OperationRef, OpKeyHash> announced_;  // under their names
   struct Running {
-    std::vector<OperationRef> operations;
-    std::size_t left = 0;
+    std::uint64_t plan = 0;
+    std::vector<OperationRef> operations;  // by segment; of a work that ends as a whole, just all
+    std::size_t left = 0;                  // segments
+    std::function<void()> at_end;          // before its operations complete
   };
-  std::unordered_map<std::uint64_t, Running> running_;  // by plan number
-  std::size_t waiting_ = 0;                             // announced, not complete
-  bool broken_ = false;                                 // everything has failed, for good
-  bool thread_needed_ = false;                          // to go on where the driver leaves off
+  std::unordered_map<std::uint64_t, Running> running_;  // by the work's number
+  std::uint64_t next_work_ = 1;
+  std::size_t waiting_ = 0;     // announced, not complete
+  bool broken_ = false;         // everything has failed, for good
+  bool thread_needed_ = false;  // to go on where the driver leaves off
   std::vector<OperationRef> draining_;
   std::vector<OperationRef> finished_;  // complete, not yet told
   std::size_t finished_bytes_ = 0;
@@ -167,6 +208,14 @@ class Engine {
   std::uint64_t carried_out_ = 0;  // the last batch of decisions
   Nanoseconds last_decision_ = 0;
   std::vector<pollfd> fds_;
+  std::vector<std::byte> payload_;  // scratch of rank 0's own announcements
+  bool departure_told_ = false;     // of rank 0: everybody has all decisions up to the departure
+  OperationRef joined_;             // this rank's join, while it lasts
+  bool tracing_ = false;
+  Writer traces_;                       // not yet sent to rank 0
+  Nanoseconds last_done_ = 0;           // when the plane finished something last
+  std::unique_ptr<Timeline> timeline_;  // of rank 0
+  std::vector<bool> trace_ended_;       // of rank 0: by rank, whether all of its traces are here
 
   // Between threads.
   std::atomic<bool> stopping_{false};

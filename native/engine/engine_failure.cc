@@ -43,12 +43,12 @@ std::string Engine::describe_peer(int rank) const {
 
 std::string Engine::describe_pending() const {
   constexpr std::size_t kNamed = 5;
-  std::vector<std::string_view> names;
-  for (const auto& [name, operation] : in_flight_) names.push_back(name);
+  std::vector<std::string> names;
+  for (const auto& [key, operation] : in_flight_) names.push_back(operation->request.label());
   std::sort(names.begin(), names.end());
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
-    text += (i == 0 ? "'" : ", '") + std::string(names[i]) + "'";
+    text += (i == 0 ? "'" : ", '") + names[i] + "'";
   }
   if (names.size() > kNamed) text += " and " + std::to_string(names.size() - kNamed) + " more";
   return text;
@@ -59,6 +59,7 @@ void Engine::fail_everything(Status reason) {
   world_.plane->abort();
   running_.clear();
   announced_.clear();
+  joined_.reset();
   cache_.clear();
   cache_by_id_.clear();
   std::vector<OperationRef> lost;
@@ -74,7 +75,7 @@ void Engine::fail_everything(Status reason) {
     }
     if (!in_flight_.empty())
       reason.message = failure_.message + ". Pending here: " + describe_pending();
-    for (auto& [name, operation] : in_flight_) lost.push_back(std::move(operation));
+    for (auto& [key, operation] : in_flight_) lost.push_back(std::move(operation));
     in_flight_.clear();
     queue_.clear();
     add(counters_.failed, lost.size());

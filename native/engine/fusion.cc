@@ -1,20 +1,40 @@
 #include "engine/fusion.h"
 
+#include <algorithm>
+
 namespace khorovod {
 
 namespace {
 
-bool fits_together(const Request& a, const Request& b) {
-  if (a.kind != b.kind) return false;
-  if (a.kind == OpKind::kBroadcast) return a.root == b.root;  // bytes are bytes
-  return a.kind == OpKind::kAllreduce && a.dtype == b.dtype && a.reduce == b.reduce &&
-         a.prescale == b.prescale && a.postscale == b.postscale;
+// Whether all tensors of both have one type.
+bool one_type(const Request& a, const Request& b) {
+  const DType type = a.tensors.empty() ? DType::kUint8 : a.tensors.front().dtype;
+  const auto same = [&](const TensorSpec& tensor) { return tensor.dtype == type; };
+  return std::all_of(a.tensors.begin(), a.tensors.end(), same) &&
+         std::all_of(b.tensors.begin(), b.tensors.end(), same);
+}
+
+bool fits_together(const Request& a, const Request& b, const FusionRules& rules) {
+  if (a.kind != b.kind || a.set != b.set) return false;
+  if (rules.groups_alone && (a.grouped || b.grouped)) return false;
+  switch (a.kind) {
+    case OpKind::kBroadcast:
+      return a.root == b.root;  // bytes are bytes
+    case OpKind::kAllgather:
+      return true;
+    case OpKind::kAllreduce:
+    case OpKind::kReducescatter:
+      return a.reduce != ReduceOp::kAdasum && a.reduce == b.reduce && a.prescale == b.prescale &&
+             a.postscale == b.postscale && a.compression == b.compression && one_type(a, b);
+    default:
+      return false;
+  }
 }
 
 }  // namespace
 
 std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,
-                                           std::size_t threshold) {
+                                           const FusionRules& rules) {
   struct Open {
     std::size_t bucket;
     std::size_t bytes;
@@ -23,18 +43,18 @@ std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,
   std::vector<std::vector<std::size_t>> buckets;
   std::vector<Open> open;  // at most one bucket of a kind is still growing
   for (std::size_t i = 0; i < ready.size(); ++i) {
-    const Fusable& tensor = ready[i];
+    const Fusable& one = ready[i];
     Open* mine = nullptr;
     for (Open& candidate : open) {
-      if (fits_together(*candidate.like, *tensor.request)) mine = &candidate;
+      if (fits_together(*candidate.like, *one.request, rules)) mine = &candidate;
     }
-    if (mine != nullptr && mine->bytes + tensor.bytes <= threshold) {
+    if (mine != nullptr && mine->bytes + one.bytes <= rules.threshold) {
       buckets[mine->bucket].push_back(i);
-      mine->bytes += tensor.bytes;
+      mine->bytes += one.bytes;
       continue;
     }
     buckets.push_back({i});
-    const Open fresh{buckets.size() - 1, tensor.bytes, tensor.request};
+    const Open fresh{buckets.size() - 1, one.bytes, one.request};
     if (mine != nullptr) {
       *mine = fresh;
     } else {

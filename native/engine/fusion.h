@@ -1,4 +1,4 @@
-// Which ready tensors travel together. A pure function: the same list gives the same buckets.
+// Which ready operations travel together. A pure function: the same list gives the same buckets.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,14 @@ struct Fusable {
   std::size_t bytes;
 };
 
-// Buckets of indices into `ready`; a bucket holds tensors of one kind, type and scaling, at most
-// `threshold` bytes unless it is a single tensor. Buckets come in the order of their first tensor.
+struct FusionRules {
+  std::size_t threshold = std::size_t{128} << 20;  // bytes of a bucket with several operations
+  bool groups_alone = false;                       // a group travels with nothing else
+};
+
+// Buckets of indices into `ready`; a bucket holds operations of one kind, process set, type and
+// scaling. Buckets come in the order of their first operation.
 std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,
-                                           std::size_t threshold);
+                                           const FusionRules& rules);
 
 }  // namespace khorovod

@@ -54,6 +54,8 @@ class Link {
   virtual bool park(std::uint32_t mark, Wanted wanted) = 0;
   // The sockets that the engine thread must poll while nobody drives (none in shared memory).
   virtual void wanted_fds(std::vector<pollfd>& fds) const = 0;
+  // Makes a peer look at what it was sent, even if it has nothing pending.
+  virtual void wake(int peer) = 0;
   // Wakes whoever sleeps for this rank; any thread may call it.
   virtual void wake_self() = 0;
 };

@@ -1,22 +1,29 @@
-// What the coordinator decides: which tensors run together, next, on every rank. Plans are numbered
-// through the whole job and every rank carries them out in that order.
+// What the coordinator decides: which operations run together, next, on the ranks of a process set.
+// Plans are numbered through the whole job and every rank carries out its own in that order.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "base/members.h"
 #include "base/status.h"
 #include "base/wire.h"
 #include "engine/request.h"
 
 namespace khorovod {
 
-// A tensor of a plan: by cache id if every rank knows it, else by name.
+// An operation of a plan: by cache id if every member knows it, else by name.
 struct PlanEntry {
   std::uint32_t id = 0;  // 0: use the name
   std::string name;
-  std::uint32_t assign_id = 0;    // from now on this id stands for the request; 0: not cached
+  std::uint32_t assign_id = 0;     // from now on this id stands for the request; 0: not cached
+  std::optional<Request> request;  // for members that have joined: they have not asked for it
+  // Of an allgather, for each tensor the members' rows; of an alltoall, the rows from each member
+  // to each; of a join the last rank and the number
+  // of the next operation without a name; of new process sets their ids.
+  std::vector<std::int64_t> numbers;
   std::vector<std::byte> result;  // of an inline plan
 };
 
@@ -30,12 +37,14 @@ struct Plan {
 
   std::uint64_t number = 0;
   Kind kind = Kind::kRun;
+  std::uint32_t set = 0;
   std::string error;  // of a failed plan
   std::vector<PlanEntry> entries;
+  MembersRef members;  // whom it is for; does not travel
 };
 
 // What a rank tells the coordinator: requests that are ready here, by id or in full, the small ones
-// with their data. `acknowledged` is the last batch of decisions that the rank has carried out.
+// with their data.
 struct Announcement {
   std::uint32_t id = 0;  // 0: `request` is set
   Request request;
@@ -43,37 +52,55 @@ struct Announcement {
   Bytes payload;  // points into the message
 };
 
-// What the coordinator tells a rank: ids that are no longer valid, and plans.
-struct Decisions {
-  std::uint64_t batch = 0;
-  std::vector<std::uint32_t> retired;
-  std::vector<Plan> plans;
+// An id that is no longer valid, and who knew it.
+struct Retired {
+  std::uint32_t id = 0;
+  MembersRef members;  // does not travel
 };
 
-void write_decisions(Writer& out, const Decisions& decisions);
+// What the coordinator tells a rank.
+struct Decisions {
+  std::uint64_t batch = 0;
+  bool tracing = false;
+  std::vector<Retired> retired;
+  std::vector<Plan> plans;
+
+  // Whether there is anything for a rank to do.
+  bool concern(int rank) const;
+  bool concern_all(int world_size) const;  // and everything concerns everybody
+};
+
+// Writes what concerns a rank.
+void write_decisions(Writer& out, const Decisions& decisions, int rank);
 bool read_decisions(Reader& in, Decisions& decisions);
 
-// An announcement message is a header and items one after the other, so that it can be written
-// while the submission queue is drained.
-void write_announcement_header(Writer& out, std::uint64_t acknowledged);
+// A message from a rank to the coordinator is a header and items one after the other, so that it
+// can be written while the submission queue is drained. `acknowledged` is the last batch of
+// decisions that the rank has carried out.
+enum class ItemTag : std::uint8_t { kId, kRequest, kIdWithPayload, kRequestWithPayload, kTrace };
+inline constexpr int kItemTagCount = 5;
+
+void write_message_header(Writer& out, std::uint64_t acknowledged);
 void write_announced_id(Writer& out, std::uint32_t id, bool has_payload);
 void write_announced_request(Writer& out, const Request& request, bool has_payload);
-// Calls item(Announcement) for each; false if the message is malformed.
-template <typename Item>
-bool read_announcements(Bytes message, std::uint64_t& acknowledged, Item item);
+void write_traces(Writer& out, Bytes traces);
 
-enum class AnnouncementTag : std::uint8_t { kId, kRequest, kIdWithPayload, kRequestWithPayload };
-
-template <typename Item>
-bool read_announcements(Bytes message, std::uint64_t& acknowledged, Item item) {
+// Calls announced(Announcement) and traced(Bytes) for each item; false if the message is malformed.
+template <typename Announced, typename Traced>
+bool read_message(Bytes message, std::uint64_t& acknowledged, Announced announced, Traced traced) {
   Reader in(message);
   acknowledged = in.varint();
   while (in.ok() && !in.done()) {
+    const auto tag = in.enumerator<ItemTag>(kItemTagCount);
+    if (tag == ItemTag::kTrace) {
+      const Bytes traces = in.bytes();
+      if (!in.ok()) return false;
+      traced(traces);
+      continue;
+    }
     Announcement a;
-    const auto tag = in.enumerator<AnnouncementTag>(4);
-    a.has_payload =
-        tag == AnnouncementTag::kIdWithPayload || tag == AnnouncementTag::kRequestWithPayload;
-    if (tag == AnnouncementTag::kId || tag == AnnouncementTag::kIdWithPayload) {
+    a.has_payload = tag == ItemTag::kIdWithPayload || tag == ItemTag::kRequestWithPayload;
+    if (tag == ItemTag::kId || tag == ItemTag::kIdWithPayload) {
       const std::uint64_t id = in.varint();
       if (id == 0 || id > UINT32_MAX) return false;
       a.id = static_cast<std::uint32_t>(id);
@@ -82,7 +109,7 @@ bool read_announcements(Bytes message, std::uint64_t& acknowledged, Item item) {
     }
     if (a.has_payload) a.payload = in.bytes();
     if (!in.ok()) return false;
-    if (!item(a)) return false;
+    if (!announced(a)) return false;
   }
   return in.ok();
 }

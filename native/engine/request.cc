@@ -1,21 +1,28 @@
 #include "engine/request.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace khorovod {
 
 namespace {
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
+std::string list_text(const std::vector<std::int64_t>& values) {
   std::string text = "[";
-  for (const auto dim : shape) text += (text.size() > 1 ? ", " : "") + std::to_string(dim);
+  for (const auto value : values) text += (text.size() > 1 ? ", " : "") + std::to_string(value);
   return text + "]";
 }
 
-std::string differ(const char* what, const Request& a, int rank_a, const std::string& a_value,
-                   int rank_b, const std::string& b_value) {
-  return std::string("Mismatched ") + what + " for tensor '" + a.name + "': rank " +
-         std::to_string(rank_a) + " has " + a_value + ", rank " + std::to_string(rank_b) + " has " +
+// One side of a disagreement.
+struct Side {
+  const Request& request;
+  int rank;
+};
+
+std::string differ(const std::string& what, Side a, const std::string& a_value, Side b,
+                   const std::string& b_value) {
+  return "Mismatched " + what + " for tensor '" + a.request.label() + "': rank " +
+         std::to_string(a.rank) + " has " + a_value + ", rank " + std::to_string(b.rank) + " has " +
          b_value + ". All ranks must submit the same operation under the same name.";
 }
 
@@ -23,10 +30,32 @@ std::string scales_text(const Request& r) {
   return "prescale " + std::to_string(r.prescale) + " and postscale " + std::to_string(r.postscale);
 }
 
+std::string group_text(const Request& r) {
+  return r.grouped ? "a group of " + std::to_string(r.tensors.size()) + " tensors" : "one tensor";
+}
+
+const char* compression_name(Compression compression) {
+  constexpr const char* names[kCompressionCount] = {"no compression", "fp16", "bf16"};
+  return names[static_cast<int>(compression)];
+}
+
+// In a group, which tensor.
+std::string place_text(const Request& r, std::size_t i) {
+  return r.grouped ? " (tensor " + std::to_string(i + 1) + " of the group)" : "";
+}
+
+bool same_shape(const Request& r, const std::vector<std::int64_t>& a,
+                const std::vector<std::int64_t>& b) {
+  if (!r.sizes_vary()) return a == b;
+  return a.size() == b.size() && std::equal(a.begin() + 1, a.end(), b.begin() + 1);
+}
+
 }  // namespace
 
 const char* op_name(OpKind kind) {
-  constexpr const char* names[kOpKindCount] = {"ALLREDUCE", "BROADCAST", "BARRIER"};
+  constexpr const char* names[kOpKindCount] = {
+      "ALLREDUCE", "BROADCAST", "ALLGATHER",       "ALLTOALL",          "REDUCESCATTER",
+      "BARRIER",   "JOIN",      "ADD_PROCESS_SET", "REMOVE_PROCESS_SET"};
   return names[static_cast<int>(kind)];
 }
 
@@ -36,72 +65,164 @@ const char* reduce_op_name(ReduceOp op) {
   return names[static_cast<int>(op)];
 }
 
-std::size_t Request::bytes() const {
+DType wire_type(DType dtype, Compression compression) {
+  if (compression == Compression::kNone) return dtype;
+  if (dtype != DType::kFloat32 && dtype != DType::kFloat64) return dtype;
+  return compression == Compression::kFloat16 ? DType::kFloat16 : DType::kBfloat16;
+}
+
+std::size_t TensorSpec::elements() const {
   std::size_t count = 1;
   for (const auto dim : shape) count *= static_cast<std::size_t>(dim);
-  return count * dtype_size(dtype);
+  return count;
+}
+
+std::size_t TensorSpec::row_elements() const {
+  std::size_t count = 1;
+  for (std::size_t i = 1; i < shape.size(); ++i) count *= static_cast<std::size_t>(shape[i]);
+  return count;
+}
+
+std::size_t Request::bytes() const {
+  std::size_t total = 0;
+  for (const TensorSpec& tensor : tensors) total += tensor.bytes();
+  return total;
+}
+
+std::string Request::label() const {
+  std::string text = name;
+  if (unnamed()) {  // matched by its number alone, so that a difference in kind is noticed
+    text = std::string(grouped ? "grouped_" : "") + op_name(kind) + "." + name;
+    for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
+  }
+  return set == 0 ? text : text + " [process set " + std::to_string(set) + "]";
 }
 
 void write_request(Writer& out, const Request& r) {
   out.u8(static_cast<std::uint8_t>(r.kind));
   out.u8(static_cast<std::uint8_t>(r.reduce));
-  out.u8(static_cast<std::uint8_t>(r.dtype));
-  out.u8(r.cacheable ? 1 : 0);
+  out.u8(static_cast<std::uint8_t>(r.compression));
+  out.u8(static_cast<std::uint8_t>((r.cacheable ? 1 : 0) | (r.grouped ? 2 : 0)));
+  out.varint(r.set);
   out.varint(static_cast<std::uint32_t>(r.root));
   out.f64(r.prescale);
   out.f64(r.postscale);
-  out.varint(r.shape.size());
-  for (const auto dim : r.shape) out.varint(static_cast<std::uint64_t>(dim));
+  out.varint(r.tensors.size());
+  for (const TensorSpec& tensor : r.tensors) {
+    out.u8(static_cast<std::uint8_t>(tensor.dtype));
+    out.varint(tensor.shape.size());
+    for (const auto dim : tensor.shape) out.varint(static_cast<std::uint64_t>(dim));
+  }
+  out.varint(r.numbers.size());
+  for (const auto number : r.numbers) out.varint(static_cast<std::uint64_t>(number));
   out.string(r.name);
 }
+
+namespace {
+
+bool read_number(Reader& in, std::int64_t& number) {
+  const std::uint64_t value = in.varint();
+  number = static_cast<std::int64_t>(value);
+  return value <= std::numeric_limits<std::int64_t>::max();
+}
+
+bool read_tensor(Reader& in, TensorSpec& tensor) {
+  tensor.dtype = in.enumerator<DType>(kDTypeCount);
+  tensor.shape.resize(in.count());
+  std::uint64_t total = dtype_size(tensor.dtype);
+  for (auto& dim : tensor.shape) {
+    std::uint64_t product = 0;
+    if (!read_number(in, dim)) return false;
+    if (__builtin_mul_overflow(total, static_cast<std::uint64_t>(dim), &product)) return false;
+    total = product;
+  }
+  return in.ok() && total <= std::numeric_limits<std::int64_t>::max();
+}
+
+// What a kind of operation must have, whoever sends it.
+bool well_formed(const Request& r) {
+  const bool moves_tensors = r.kind <= OpKind::kReducescatter;
+  if (!moves_tensors) return r.tensors.empty() && !r.grouped;
+  if (!r.grouped && r.tensors.size() != 1) return false;
+  const bool has_rows = r.sizes_vary() || r.kind == OpKind::kReducescatter;
+  if (!has_rows) return true;
+  return std::none_of(r.tensors.begin(), r.tensors.end(),
+                      [](const TensorSpec& tensor) { return tensor.shape.empty(); });
+}
+
+}  // namespace
 
 bool read_request(Reader& in, Request& r) {
   r.kind = in.enumerator<OpKind>(kOpKindCount);
   r.reduce = in.enumerator<ReduceOp>(kReduceOpCount);
-  r.dtype = in.enumerator<DType>(kDTypeCount);
-  r.cacheable = in.u8() != 0;
+  r.compression = in.enumerator<Compression>(kCompressionCount);
+  const std::uint8_t flags = in.u8();
+  r.cacheable = (flags & 1) != 0;
+  r.grouped = (flags & 2) != 0;
+  r.set = static_cast<std::uint32_t>(in.varint());
   r.root = static_cast<std::int32_t>(in.varint());
   r.prescale = in.f64();
   r.postscale = in.f64();
-  r.shape.resize(in.count());
-  std::uint64_t total = dtype_size(r.dtype);
-  bool sane = true;
-  for (auto& dim : r.shape) {
-    const std::uint64_t value = in.varint();
-    std::uint64_t product = 0;
-    sane = sane && value <= std::numeric_limits<std::int64_t>::max() &&
-           !__builtin_mul_overflow(total, value, &product);
-    total = product;
-    dim = static_cast<std::int64_t>(value);
+  r.tensors.resize(in.count(2));
+  for (TensorSpec& tensor : r.tensors) {
+    if (!read_tensor(in, tensor)) return false;
+  }
+  r.numbers.resize(in.count());
+  for (auto& number : r.numbers) {
+    if (!read_number(in, number)) return false;
   }
   r.name = in.string();
-  return in.ok() && sane;
+  return in.ok() && flags < 4 && well_formed(r);
 }
 
-std::string mismatch(const Request& a, int rank_a, const Request& b, int rank_b) {
-  if (a.dtype != b.dtype) {
-    return differ("data types", a, rank_a, dtype_name(a.dtype), rank_b, dtype_name(b.dtype));
+std::string mismatch(const Request& left, int rank_left, const Request& right, int rank_right) {
+  const Side a{left, rank_left};
+  const Side b{right, rank_right};
+  const std::size_t common = std::min(left.tensors.size(), right.tensors.size());
+  for (std::size_t i = 0; i < common; ++i) {
+    const DType a_type = left.tensors[i].dtype;
+    const DType b_type = right.tensors[i].dtype;
+    if (a_type == b_type) continue;
+    return differ("data types" + place_text(left, i), a, dtype_name(a_type), b, dtype_name(b_type));
   }
-  if (a.kind != b.kind) {
-    return differ("operations", a, rank_a, op_name(a.kind), rank_b, op_name(b.kind));
+  if (left.kind != right.kind) {
+    return differ("operations", a, op_name(left.kind), b, op_name(right.kind));
   }
-  if (a.shape != b.shape) {
-    return differ((std::string(op_name(a.kind)) + " tensor shapes").c_str(), a, rank_a,
-                  shape_text(a.shape), rank_b, shape_text(b.shape));
+  if (left.grouped != right.grouped || left.tensors.size() != right.tensors.size()) {
+    return differ("group sizes", a, group_text(left), b, group_text(right));
   }
-  if (a.prescale != b.prescale || a.postscale != b.postscale) {
-    return differ("prescale and/or postscale factors", a, rank_a, scales_text(a), rank_b,
-                  scales_text(b));
+  for (std::size_t i = 0; i < common; ++i) {
+    const auto& a_shape = left.tensors[i].shape;
+    const auto& b_shape = right.tensors[i].shape;
+    if (same_shape(left, a_shape, b_shape)) continue;
+    return differ(std::string(op_name(left.kind)) + " tensor shapes" + place_text(left, i), a,
+                  list_text(a_shape), b, list_text(b_shape));
   }
-  if (a.reduce != b.reduce) {
-    return differ("reduction operation", a, rank_a, reduce_op_name(a.reduce), rank_b,
-                  reduce_op_name(b.reduce));
+  if (left.prescale != right.prescale || left.postscale != right.postscale) {
+    return differ("prescale and/or postscale factors", a, scales_text(left), b, scales_text(right));
   }
-  if (a.root != b.root) {
-    return differ("BROADCAST root ranks", a, rank_a, std::to_string(a.root), rank_b,
-                  std::to_string(b.root));
+  if (left.compression != right.compression) {
+    return differ("compression", a, compression_name(left.compression), b,
+                  compression_name(right.compression));
+  }
+  if (left.reduce != right.reduce) {
+    return differ("reduction operation", a, reduce_op_name(left.reduce), b,
+                  reduce_op_name(right.reduce));
+  }
+  if (left.root != right.root) {
+    return differ("BROADCAST root ranks", a, std::to_string(left.root), b,
+                  std::to_string(right.root));
+  }
+  if (!left.sizes_vary() && left.kind != OpKind::kJoin && left.numbers != right.numbers) {
+    return differ("process sets", a, list_text(left.numbers), b, list_text(right.numbers));
   }
   return "";
+}
+
+Rows rows_of_member(std::int64_t rows, int member, int size) {
+  const std::int64_t each = rows / size;
+  const std::int64_t more = rows % size;
+  return {each * member + std::min<std::int64_t>(member, more), each + (member < more ? 1 : 0)};
 }
 
 }  // namespace khorovod

@@ -33,6 +33,7 @@ class ShmLink : public Link {
                Nanoseconds timeout) override;
   bool park(std::uint32_t mark, Wanted wanted) override;
   void wanted_fds(std::vector<pollfd>&) const override {}
+  void wake(int peer) override { domain_.ring(peer, kNewsUrgent); }
   void wake_self() override { domain_.ring(domain_.rank(), kNewsUrgent); }
 
  private:

@@ -51,6 +51,7 @@ class TcpLink : public Link {
   // Sockets keep their news until they are read: only a wake-up since the mark would be lost.
   bool park(std::uint32_t mark, Wanted) override { return this->mark() == mark; }
   void wanted_fds(std::vector<pollfd>& fds) const override;
+  void wake(int) override {}  // what was sent wakes it
   void wake_self() override;
 
  private:

@@ -9,32 +9,46 @@ namespace khorovod {
 
 namespace {
 
-constexpr std::size_t kMaxPieces = 256;  // in one call to the kernel
-constexpr int kMaxRounds = 16;           // in one `advance`: control messages want a turn
+constexpr int kMaxRounds = 16;  // in one `advance`: control messages want a turn
 
-constexpr std::uint32_t header_word(std::uint64_t chunk, std::uint32_t kind) {
-  return static_cast<std::uint32_t>(chunk << 1) | kind;
+// Any share of a chunk fits, of any set: half a chunk if there are two members, less if there are
+// more, and what rounding to cache lines adds.
+constexpr std::size_t largest_share(std::size_t chunk_bytes) {
+  return (chunk_bytes / 2 + 191) / 64 * 64;
 }
 
-// Any share of a chunk fits: the last one has the remainder of the division by the ranks.
-constexpr std::size_t largest_share(std::size_t chunk_bytes, int size) {
-  const auto n = static_cast<std::size_t>(size);
-  return (chunk_bytes / n + n + 127) / 64 * 64;
+std::size_t index(int member) { return static_cast<std::size_t>(member); }
+
+// What an allgather or alltoall would send from this rank to itself. The two ends of an alltoall
+// may be cut into segments differently.
+void copy_own(const Work& work, int me, const Cargo& own) {
+  const std::size_t element = dtype_size(work.dtype);
+  const Stream& target =
+      work.movement == Movement::kAlltoall ? work.receive[index(me)] : *own.stream;
+  for_each_piece(*own.stream, own.share.begin, own.share.end,
+                 [&](const Segment& from, std::size_t from_at, std::size_t at, std::size_t count) {
+                   const std::size_t begin = own.share.begin + at;
+                   for_each_piece(target, begin, begin + count,
+                                  [&](const Segment& to, std::size_t to_at, std::size_t offset,
+                                      std::size_t elements) {
+                                    const std::byte* src = from.in + (from_at + offset) * element;
+                                    std::byte* dst = to.out + to_at * element;
+                                    if (src != dst) std::memcpy(dst, src, elements * element);
+                                  });
+                 });
 }
 
 }  // namespace
 
 TcpPlane::TcpPlane(int rank, int size, std::vector<UniqueFd> sockets,
                    std::vector<std::string> names, std::size_t chunk_bytes)
-    : rank_(rank), size_(size), slot_bytes_(largest_share(chunk_bytes, size)), works_(chunk_bytes) {
+    : rank_(rank), slot_bytes_(largest_share(chunk_bytes)), works_(rank, chunk_bytes) {
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
-    const auto at = static_cast<std::size_t>(peer);
-    prepare_stream_socket(sockets[at].get());
-    lanes_.push_back({.socket = std::move(sockets[at]),
-                      .name = std::move(names[at]),
-                      .in = {.from = peer, .to = rank},
-                      .out = {.from = rank, .to = peer}});
+    prepare_stream_socket(sockets[index(peer)].get());
+    lanes_.push_back({.rank = peer,
+                      .socket = std::move(sockets[index(peer)]),
+                      .name = std::move(names[index(peer)])});
   }
 }
 
@@ -56,258 +70,152 @@ void TcpPlane::abort() {
 }
 
 // ---------------------------------------------------------------------------------------------------
-// What travels
+// Works and places
 
-// What the next item of a kind covers of its chunk.
-Share TcpPlane::share_in(const Flow& flow, Kind kind) const {
-  const Place& place = flow.places[kind];
-  const Work& work = works_.work_at(place);
-  const std::size_t bytes = works_.chunk_bytes(place);
-  if (work.movement == Movement::kAllreduce) {
-    return share_of(kind == kInput ? flow.to : flow.from, size_, bytes);
+void TcpPlane::submit(Work work) {
+  TcpWork& cut = works_.push(std::move(work));
+  for (const int rank : cut.work.members->ranks) {
+    cut.joint.push_back(rank == rank_ ? 0 : lane_of(rank).joint);
+    if (rank != rank_) lane_of(rank).joint += cut.chunks;
   }
-  return kind == kInput && work.root == flow.from ? Share{0, bytes} : Share{};
-}
-
-void TcpPlane::pass_over(Flow& flow) {
-  for (const Kind kind : {kInput, kResult}) {
-    while (works_.holds(flow.places[kind]) && share_in(flow, kind).empty()) {
-      works_.move_on(flow.places[kind]);
-    }
+  // Places that stood behind the last work go to something to do in this one, or behind it.
+  for (Lane& lane : lanes_) {
+    pass_over(lane, lane.in);
+    pass_over(lane, lane.out);
   }
-}
-
-// Whether this rank reduces anything of a chunk.
-bool TcpPlane::has_share(const Place& place) const {
-  return works_.work_at(place).movement == Movement::kAllreduce &&
-         !share_of(rank_, size_, works_.chunk_bytes(place)).empty();
+  pass_over_own();
 }
 
 // All places stand at something to do, or behind the last chunk.
-void TcpPlane::settle() {
-  for (Lane& lane : lanes_) {
-    pass_over(lane.in);
-    pass_over(lane.out);
+void TcpPlane::pass_over(Lane& lane, Flow& flow) {
+  for (const ItemKind kind : {kInput, kResult}) {
+    Place& place = flow.places[kind];
+    while (works_.holds(place)) {
+      const Cargo cargo = next_cargo(lane, flow, kind);
+      if (cargo.stream == nullptr) {
+        works_.skip_work(place);
+      } else if (cargo.empty()) {
+        works_.move_on(place);
+      } else {
+        break;
+      }
+    }
   }
-  while (works_.holds(reduced_) && !has_share(reduced_)) works_.move_on(reduced_);
 }
 
-std::byte* TcpPlane::slot(Lane& lane, std::uint64_t chunk) {
-  if (lane.staging.empty()) lane.staging.resize(kWindow * slot_bytes_);
-  return lane.staging.data() + chunk % kWindow * slot_bytes_;
-}
-
-// Adds the rest of the item under way as pieces of tensors; false if there are too many for one
-// call.
-bool TcpPlane::add_tensor_pieces(Flow& flow, bool input) {
-  Place& place = flow.place();
-  const Work& work = works_.work_at(place);
-  const std::size_t end = place.at + flow.share.end;
-  std::size_t at = place.at + flow.share.begin + flow.moved;
-  SegmentCursor& cursor = place.cursor;
-  while (cursor.at + work.segments[cursor.segment].bytes <= at) {
-    cursor.at += work.segments[cursor.segment++].bytes;
-  }
-  for (SegmentCursor c = cursor; at < end; c.at += work.segments[c.segment++].bytes) {
-    if (pieces_.size() >= kMaxPieces) return false;
-    const Segment& segment = work.segments[c.segment];
-    const std::size_t within = at - c.at;
-    const std::size_t bytes = std::min(segment.bytes - within, end - at);
-    const std::byte* memory = input ? segment.in : segment.out;
-    pieces_.push_back({const_cast<std::byte*>(memory) + within, bytes});
-    at += bytes;
-  }
-  return true;
-}
-
-void TcpPlane::finish_item(Flow& flow) {
-  flow.active = false;
-  flow.moved = 0;
-  works_.move_on(flow.place());
-  pass_over(flow);
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Sending
-
-bool TcpPlane::choose_item(Lane& lane) {
-  Flow& out = lane.out;
-  const Place& result = out.places[kResult];
-  const Place& input = out.places[kInput];
-  if (works_.holds(result) && result.chunk < reduced_.chunk) {
-    out.kind = kResult;
-  } else if (works_.holds(input) && (works_.work_at(input).movement == Movement::kBroadcast ||
-                                     input.chunk < lane.in.places[kResult].chunk + kWindow)) {
-    out.kind = kInput;
-  } else {
-    return false;
-  }
-  out.active = true;
-  out.share = share_in(out, out.kind);
-  out.header = {header_word(out.place().chunk, out.kind),
-                static_cast<std::uint32_t>(out.share.bytes())};
-  out.header_moved = 0;
-  const Work& work = works_.work_at(out.place());
-  if (out.kind == kInput && !work.prescale.identity()) {
-    lane.scaled.resize(std::max(out.share.bytes(), lane.scaled.size()));
-    const std::size_t begin = out.place().at;
-    for_each_piece(
-        work, out.place().cursor, begin + out.share.begin, begin + out.share.end,
-        [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
-          move_scaled(work.dtype, lane.scaled.data() + at, segment.in + within, bytes,
-                      work.prescale);
-        });
-  }
-  return true;
-}
-
-bool TcpPlane::send(Lane& lane) {
-  Flow& out = lane.out;
-  if (out.error != 0 || (!out.active && !choose_item(lane))) return false;
-  pieces_.clear();
-  if (out.header_moved < sizeof(Header)) {
-    pieces_.push_back({reinterpret_cast<std::byte*>(&out.header) + out.header_moved,
-                       sizeof(Header) - out.header_moved});
-  }
-  if (out.kind == kInput && !works_.work_at(out.place()).prescale.identity()) {
-    pieces_.push_back({lane.scaled.data() + out.moved, out.share.bytes() - out.moved});
-  } else {
-    add_tensor_pieces(out, out.kind == kInput);
-  }
-  const std::ptrdiff_t sent = send_some(lane.socket.get(), pieces_.data(), pieces_.size());
-  if (sent < 0) out.error = static_cast<int>(-sent);
-  if (sent <= 0) return false;
-  const auto bytes = static_cast<std::size_t>(sent);
-  const std::size_t of_header = std::min(bytes, sizeof(Header) - out.header_moved);
-  out.header_moved += of_header;
-  out.moved += bytes - of_header;
-  if (out.moved == out.share.bytes()) finish_item(out);
-  return true;
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Receiving
-
-// False while the next item belongs to a plan that this rank has not heard of.
-bool TcpPlane::can_open(const Flow& in) const {
-  return works_.holds(in.places[in.header.what & 1]);
-}
-
-// The next header is here: sees where its item goes. False if the header makes no sense.
-bool TcpPlane::open_item(Lane& lane) {
-  Flow& in = lane.in;
-  in.kind = static_cast<Kind>(in.header.what & 1);
-  const Place& place = in.place();
-  const Share share = share_in(in, in.kind);
-  bool sane =
-      in.header.what == header_word(place.chunk, in.kind) && in.header.bytes == share.bytes();
-  if (in.kind == kResult) {
-    sane = sane && lane.out.places[kInput].chunk > place.chunk;
-  } else if (works_.work_at(place).movement == Movement::kAllreduce) {
-    sane = sane && place.chunk < reduced_.chunk + kWindow;
-  }
-  if (!sane) {
-    failure_ = Status::error(Code::kInternal, "data from " + lane.name + " make no sense");
-    return false;
-  }
-  in.active = true;
-  in.share = share;
-  in.header_moved = 0;
-  return true;
-}
-
-bool TcpPlane::receive(Lane& lane) {
-  Flow& in = lane.in;
-  if (in.error != 0) return false;
-  if (!in.active) {
-    // What nobody here waits for stays in the kernel.
-    if (!works_.holds(in.places[kInput]) && !works_.holds(in.places[kResult])) return false;
-    if (in.header_moved == sizeof(Header) && (!can_open(in) || !open_item(lane))) return false;
-  }
-  pieces_.clear();
-  bool to_the_end = true;
-  if (in.active) {
-    const Place& place = in.place();
-    if (in.kind == kInput && works_.work_at(place).movement == Movement::kAllreduce) {
-      pieces_.push_back({slot(lane, place.chunk) + in.moved, in.share.bytes() - in.moved});
+void TcpPlane::pass_over_own() {
+  while (works_.holds(own_)) {
+    const Cargo own = own_part(works_.at(own_), own_.chunk);
+    if (own.stream == nullptr) {
+      works_.skip_work(own_);
+    } else if (own.empty()) {
+      works_.move_on(own_);
     } else {
-      to_the_end = add_tensor_pieces(in, false);
+      break;
     }
   }
-  if (to_the_end) {  // along with the end of an item comes the next header
-    pieces_.push_back({reinterpret_cast<std::byte*>(&in.header) + in.header_moved,
-                       sizeof(Header) - in.header_moved});
-  }
-  const std::ptrdiff_t came = receive_some(lane.socket.get(), pieces_.data(), pieces_.size());
-  if (came < 0) in.error = static_cast<int>(-came);
-  if (came <= 0) return false;
-  auto bytes = static_cast<std::size_t>(came);
-  if (in.active) {
-    const std::size_t of_item = std::min(bytes, in.share.bytes() - in.moved);
-    in.moved += of_item;
-    bytes -= of_item;
-    if (in.moved == in.share.bytes()) finish_item(in);
-  }
-  in.header_moved += bytes;
-  return true;
+}
+
+// Of a chunk in a work that both ranks of the lane are in, or behind all works.
+std::uint64_t TcpPlane::joint_number(const Lane& lane, const Place& place) const {
+  if (!works_.holds(place)) return lane.joint;
+  const TcpWork& cut = works_.at(place);
+  return cut.joint[index(cut.work.members->index_of(lane.rank))] + place.chunk;
+}
+
+std::byte* TcpPlane::slot(Lane& lane, const Place& place) {
+  return lane.staging.of(kWindow * slot_bytes_) + joint_number(lane, place) % kWindow * slot_bytes_;
 }
 
 // ---------------------------------------------------------------------------------------------------
-// Reducing and finishing
+// What this rank does by itself
 
-// Sums this rank's share of a chunk from all ranks' inputs, in the order of ranks, into its output.
-void TcpPlane::reduce_share(Share share) {
-  const Work& work = works_.work_at(reduced_);
-  sources_.resize(static_cast<std::size_t>(size_));
-  const bool scaled = !work.prescale.identity();
-  if (scaled) own_scaled_.resize(slot_bytes_);
+// Reduces this rank's part of a chunk from everybody's inputs, in the order of members.
+void TcpPlane::reduce_own(const TcpWork& cut, const Cargo& own) {
+  const Work& work = cut.work;
+  const int n = work.members->size();
+  const std::size_t on_wire = dtype_size(work.wire);
+  const std::size_t in_tensor = dtype_size(work.dtype);
+  const bool as_it_is = travels_as_it_is(work);
+  const bool converts = work.wire != work.dtype;
+  slots_.resize(index(n));
+  sources_.resize(index(n));
+  for (int m = 0; m < n; ++m) {
+    slots_[index(m)] = m == cut.me ? own_wire_.of(slot_bytes_)
+                                   : slot(lane_of(work.members->ranks[index(m)]), own_);
+  }
+  std::byte* const result = slots_[cut.me == 0 ? 1 : 0];  // if it is to be converted
   for_each_piece(
-      work, reduced_.cursor, reduced_.at + share.begin, reduced_.at + share.end,
-      [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t bytes) {
-        for (Lane& lane : lanes_) {
-          sources_[static_cast<std::size_t>(lane.in.from)] = slot(lane, reduced_.chunk) + at;
+      *own.stream, own.share.begin, own.share.end,
+      [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t count) {
+        for (int m = 0; m < n; ++m) sources_[index(m)] = slots_[index(m)] + at * on_wire;
+        const std::byte* const in = segment.in + within * in_tensor;
+        std::byte* const out = segment.out + within * in_tensor;
+        if (as_it_is) {
+          sources_[index(cut.me)] = in;
+        } else {
+          to_wire(work, slots_[index(cut.me)] + at * on_wire, in, count);
         }
-        const std::byte* own = segment.in + within;
-        if (scaled) {
-          move_scaled(work.dtype, own_scaled_.data(), own, bytes, work.prescale);
-          own = own_scaled_.data();
-        }
-        sources_[static_cast<std::size_t>(rank_)] = own;
-        kernels().sum(work.dtype, segment.out + within, sources_.data(), size_,
-                      bytes / dtype_size(work.dtype), work.postscale);
+        std::byte* const target = converts ? result + at * on_wire : out;
+        kernels().reduce(work.reduction, work.wire, target, sources_.data(), n, count,
+                         work.postscale);
+        if (converts) from_wire(work, out, target, count);
       });
+  if (!converts) return;
+  for (int m = 0; m < n; ++m) {
+    if (m == cut.me || slots_[index(m)] == result) continue;
+    std::memcpy(slots_[index(m)], result, own.share.count() * on_wire);
+  }
 }
 
-bool TcpPlane::reduce() {
+bool TcpPlane::inputs_are_here(const TcpWork& cut) {
+  if (!reduces(cut.work)) return true;
+  for (const int rank : cut.work.members->ranks) {
+    if (rank != rank_ && lane_of(rank).in.places[kInput] <= own_) return false;
+  }
+  return true;
+}
+
+bool TcpPlane::do_own_parts() {
   bool moved = false;
-  while (works_.holds(reduced_)) {
-    for (const Lane& lane : lanes_) {
-      if (lane.in.places[kInput].chunk <= reduced_.chunk) return moved;
+  while (works_.holds(own_)) {
+    const TcpWork& cut = works_.at(own_);
+    if (!inputs_are_here(cut)) return moved;
+    const Cargo own = own_part(cut, own_.chunk);
+    if (reduces(cut.work)) {
+      reduce_own(cut, own);
+    } else {
+      copy_own(cut.work, cut.me, own);
     }
-    reduce_share(share_of(rank_, size_, works_.chunk_bytes(reduced_)));
-    do {
-      works_.move_on(reduced_);
-    } while (works_.holds(reduced_) && !has_share(reduced_));
+    works_.move_on(own_);
+    pass_over_own();
     moved = true;
   }
   return moved;
 }
 
-bool TcpPlane::finish(const SegmentDone& done) {
-  bool moved = false;
-  for (; works_.holds(finished_); moved = true) {
-    const std::uint64_t chunk = finished_.chunk;
-    if (reduced_.chunk <= chunk) return moved;
-    for (const Lane& lane : lanes_) {
-      for (const Kind kind : {kInput, kResult}) {
-        if (lane.in.places[kind].chunk <= chunk || lane.out.places[kind].chunk <= chunk)
-          return moved;
-      }
+bool TcpPlane::is_finished(const TcpWork& cut) {
+  if (own_ <= finished_) return false;
+  for (const int rank : cut.work.members->ranks) {
+    if (rank == rank_) continue;
+    const Lane& lane = lane_of(rank);
+    for (const ItemKind kind : {kInput, kResult}) {
+      if (lane.in.places[kind] <= finished_ || lane.out.places[kind] <= finished_) return false;
     }
+  }
+  return true;
+}
+
+bool TcpPlane::finish(const Done& done) {
+  bool moved = false;
+  for (; works_.holds(finished_) && is_finished(works_.at(finished_)); moved = true) {
     works_.finish_chunk(finished_, done);
   }
   return moved;
 }
+
+// ---------------------------------------------------------------------------------------------------
+// Advancing
 
 // A connection that ended is a failure only when the oldest work needs it and nothing else moves: a
 // peer that is done with everything may go, and what it sent before it went still counts.
@@ -327,19 +235,18 @@ void TcpPlane::check_streams() {
   }
 }
 
-bool TcpPlane::advance(const SegmentDone& done) {
+bool TcpPlane::advance(const Done& done) {
   if (works_.empty() || !failure_.ok()) return false;
   const FloatEnvironment ieee;
-  settle();
   bool moved = false;
   for (int round = 0; round < kMaxRounds && failure_.ok(); ++round) {
     bool now = false;
     for (Lane& lane : lanes_) now |= receive(lane);
-    now |= reduce();
+    now |= do_own_parts();
     for (Lane& lane : lanes_) now |= send(lane);
     now |= finish(done);
     if (!now) {
-      check_streams();
+      if (failure_.ok()) check_streams();
       return moved;
     }
     moved = true;
@@ -351,10 +258,8 @@ void TcpPlane::wanted_fds(std::vector<pollfd>& fds) const {
   if (works_.empty() || !failure_.ok()) return;
   for (const Lane& lane : lanes_) {
     const Flow& in = lane.in;
-    const bool awaited = works_.holds(in.places[kInput]) || works_.holds(in.places[kResult]);
     const bool readable =
-        in.error == 0 &&
-        (in.active || (awaited && (in.header_moved < sizeof(Header) || can_open(in))));
+        in.error == 0 && (in.active || (awaited(in) && (!in.header_complete() || can_open(in))));
     const bool writable = lane.out.error == 0 && lane.out.active;
     const int events = (readable ? POLLIN : 0) | (writable ? POLLOUT : 0);
     if (events != 0) fds.push_back({lane.socket.get(), static_cast<short>(events), 0});

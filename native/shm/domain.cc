@@ -11,6 +11,7 @@ constexpr std::size_t page_aligned(std::size_t bytes) { return (bytes + 4095) / 
 
 struct Offsets {
   std::size_t blocks;
+  std::size_t lanes;
   std::size_t rings;
   std::size_t slots;
   std::size_t end;
@@ -20,7 +21,8 @@ Offsets offsets(int size) {
   const auto n = static_cast<std::size_t>(size);
   Offsets at;
   at.blocks = page_aligned(sizeof(AbortRecord));
-  at.rings = page_aligned(at.blocks + n * sizeof(RankBlock));
+  at.lanes = page_aligned(at.blocks + n * sizeof(RankBlock));
+  at.rings = page_aligned(at.lanes + n * n * sizeof(Lane));
   at.slots = page_aligned(at.rings + 2 * n * sizeof(ByteRing));
   at.end = at.slots + n * slots_per_rank(size) * kSlotBytes;
   return at;
@@ -38,6 +40,7 @@ ShmDomain::ShmDomain(std::shared_ptr<ShmRegion> region, int rank, int size,
   // The region is zeroed, and zero is the initial state of everything in it.
   abort_ = reinterpret_cast<AbortRecord*>(base);
   blocks_ = reinterpret_cast<RankBlock*>(base + at.blocks);
+  lanes_ = reinterpret_cast<Lane*>(base + at.lanes);
   rings_ = reinterpret_cast<ByteRing*>(base + at.rings);
   slots_ = base + at.slots;
 }

@@ -1,6 +1,7 @@
 // What the ranks of a shared-memory domain find in their region: an abort record, a block of words
-// per rank, two mailboxes per rank (to and from the coordinator), and the slots that chunks of
-// tensors travel through. Offsets are computed from the world size alone, so every rank agrees.
+// per rank, a lane per pair of ranks and direction, two mailboxes per rank (to and from the
+// coordinator), and the slots that chunks of tensors travel through. Offsets are computed from the
+// world size alone, so every rank agrees.
 #pragma once
 
 #include <atomic>
@@ -18,6 +19,7 @@ namespace khorovod {
 // Measured. Two ranks with a core each move in step: few slots stay in cache. With more ranks some
 // are likely to wait for a core: more slots let those that run get further ahead.
 constexpr std::uint64_t slots_per_rank(int size) { return size == 2 ? 4 : 8; }
+inline constexpr std::uint64_t kMostSlots = 8;
 inline constexpr std::size_t kSlotBytes = std::size_t{128} << 10;
 
 enum class Presence : std::uint32_t { kHere = 0, kLeft = 1 };
@@ -28,10 +30,17 @@ struct RankBlock {
   alignas(64) std::atomic<std::uint32_t> presence;  // a Presence
   std::atomic<std::uint64_t>
       left_after;  // the last batch of decisions it carried out before leaving
-  // Chunks are numbered through all plans; each word counts how many of them this rank ...
-  alignas(64) std::atomic<std::uint64_t> published;  // ... has copied into its slot
-  alignas(64) std::atomic<std::uint64_t> reduced;    // ... has reduced its share of
-  alignas(64) std::atomic<std::uint64_t> consumed;   // ... needs no peer's slot for any more
+};
+
+// From one rank to another. The two count the chunks of all works that they share, in the same
+// order; each word says how many of them ...
+struct Lane {
+  // Written by the rank that the lane is from:
+  alignas(64) std::atomic<std::uint64_t> published;  // ... it has put into a slot of its own
+  std::atomic<std::uint64_t> reduced;                // ... it has reduced its share of, there
+  std::atomic<std::uint8_t> slots[kMostSlots];       // which slot, by the chunk's count
+  // By the other:
+  alignas(64) std::atomic<std::uint64_t> consumed;  // ... it needs no more
 };
 
 // The first rank to find the world broken writes why; `code` is stored last.
@@ -58,11 +67,12 @@ class ShmDomain {
   int size() const { return size_; }
   RankBlock& block(int rank) const { return blocks_[rank]; }
   RankBlock& mine() const { return blocks_[rank_]; }
+  Lane& lane(int from, int to) const { return lanes_[from * size_ + to]; }
   ByteRing& to_coordinator(int rank) const { return rings_[2 * rank]; }
   ByteRing& from_coordinator(int rank) const { return rings_[2 * rank + 1]; }
-  std::byte* slot(int rank, std::uint64_t chunk) const {
+  std::byte* slot(int rank, std::uint64_t number) const {
     const std::uint64_t n = slots_per_rank(size_);
-    return slots_ + (static_cast<std::uint64_t>(rank) * n + chunk % n) * kSlotBytes;
+    return slots_ + (static_cast<std::uint64_t>(rank) * n + number % n) * kSlotBytes;
   }
 
   void ring(int rank, News news) const {
@@ -86,6 +96,7 @@ class ShmDomain {
   std::vector<int> eventfds_;
   AbortRecord* abort_;
   RankBlock* blocks_;
+  Lane* lanes_;
   ByteRing* rings_;
   std::byte* slots_;
 };

@@ -250,6 +250,148 @@ TEST_IN_EVERY_WORLD(a_small_cache_evicts_and_stays_right) {
   });
 }
 
+namespace {
+
+void run(Engine& engine, const OperationRef& operation) {
+  CHECK_EQ(engine.submit(operation, true).message, "");
+  CHECK_EQ(wait(engine, operation).message, "");
+}
+
+// The ranks of a set in turn give rows 1, 2, ...; every value says who gave it.
+std::vector<float> block_of(int rank, int rows) {
+  return std::vector<float>(static_cast<std::size_t>(rows) * 1000, static_cast<float>(rank));
+}
+
+void gather_scatter_and_exchange(Engine& engine, std::uint32_t set) {
+  const MembersRef members = engine.members(set);
+  const int n = members->size();
+  const int me = members->index_of(engine.rank());
+  std::vector<float> gathered;
+  const auto mine = block_of(engine.rank(), me + 1);
+  const auto gather = sized_operation(OpKind::kAllgather, "g", mine, gathered);
+  gather->request.set = set;
+  run(engine, gather);
+  std::vector<float> expected;
+  for (int m = 0; m < n; ++m) {
+    const auto block = block_of(members->ranks[static_cast<std::size_t>(m)], m + 1);
+    expected.insert(expected.end(), block.begin(), block.end());
+  }
+  CHECK(gathered == expected);
+
+  std::vector<float> scattered;
+  const std::vector<float> whole = input_of<float>(me, 20'003, 5);
+  const auto scatter = sized_operation(OpKind::kReducescatter, "r", whole, scattered);
+  scatter->request.set = set;
+  run(engine, scatter);
+  const auto total = sum_of<float>(n, whole.size(), 5);
+  const Rows rows = rows_of_member(static_cast<std::int64_t>(whole.size()), me, n);
+  CHECK(std::equal(scattered.begin(), scattered.end(), total.begin() + rows.begin,
+                   total.begin() + rows.begin + rows.count));
+
+  // To each member as many thousands as its place, from each of them.
+  std::vector<std::int64_t> splits;
+  std::vector<float> sent;
+  for (int m = 0; m < n; ++m) {
+    splits.push_back(1000 * m);
+    sent.insert(sent.end(), static_cast<std::size_t>(1000 * m), static_cast<float>(me * 10 + m));
+  }
+  std::vector<float> received;
+  const auto exchange = sized_operation(OpKind::kAlltoall, "a", sent, received);
+  exchange->request.set = set;
+  exchange->request.numbers = splits;
+  run(engine, exchange);
+  std::vector<float> from_all;
+  for (int m = 0; m < n; ++m) {
+    from_all.insert(from_all.end(), static_cast<std::size_t>(1000 * me),
+                    static_cast<float>(m * 10 + me));
+  }
+  CHECK(received == from_all);
+  CHECK(exchange->numbers == std::vector<std::int64_t>(static_cast<std::size_t>(n), 1000 * me));
+}
+
+}  // namespace
+
+TEST_IN_EVERY_WORLD(gather_scatter_and_exchange_3) {
+  run_world(make, 3, {}, [](Engine& engine) {
+    for (int i = 0; i < 3; ++i) gather_scatter_and_exchange(engine, 0);
+  });
+}
+
+TEST_IN_EVERY_WORLD(overlapping_process_sets_in_any_order) {
+  run_world(make, 3, {}, [](Engine& engine) {
+    const auto add = bare_operation(OpKind::kAddProcessSets, "add", {2, 0, 1, 2, 1, 2, 2, 0, 2});
+    run(engine, add);
+    CHECK((add->numbers == std::vector<std::int64_t>{1, 2, 3}));
+    std::mt19937 random(static_cast<unsigned>(engine.rank()));
+    for (int step = 0; step < 10; ++step) {
+      std::vector<std::uint32_t> order{0, 1, 2, 3};
+      std::shuffle(order.begin(), order.end(), random);
+      std::vector<OperationRef> operations;
+      std::vector<std::vector<float>> in(4);
+      std::vector<std::vector<float>> out(4);
+      for (const std::uint32_t set : order) {
+        const MembersRef members = engine.members(set);
+        if (!members->contains(engine.rank())) continue;
+        const int me = members->index_of(engine.rank());
+        in[set] = input_of<float>(me, 100'000, step);
+        operations.push_back(allreduce_operation("same name", in[set], out[set]));
+        operations.back()->request.set = set;
+        CHECK(engine.submit(operations.back(), false).ok());
+      }
+      for (const auto& operation : operations) {
+        CHECK_EQ(wait(engine, operation).message, "");
+        const auto set = operation->request.set;
+        CHECK(out[set] == sum_of<float>(operation->members->size(), 100'000, step));
+      }
+    }
+    for (const std::uint32_t set : {1u, 2u, 3u}) {
+      if (engine.members(set)->contains(engine.rank())) gather_scatter_and_exchange(engine, set);
+    }
+    run(engine, bare_operation(OpKind::kRemoveProcessSet, "remove", {2}));
+    CHECK(engine.members(2) == nullptr);
+  });
+}
+
+TEST_IN_EVERY_WORLD(joined_ranks_contribute_nothing) {
+  run_world(make, 3, {}, [](Engine& engine) {
+    for (int round = 0; round < 3; ++round) {
+      for (int step = 0; step <= engine.rank(); ++step) {
+        for (const std::size_t count : {10u, 100'000u}) {
+          const std::vector<float> in(count, 2.0f);
+          std::vector<float> out;
+          const auto op = allreduce_operation("x" + std::to_string(count), in, out,
+                                              step % 2 == 0 ? ReduceOp::kSum : ReduceOp::kProduct);
+          op->request.prescale = 0.5;
+          run(engine, op);
+          CHECK_EQ(out.back(), step % 2 == 0 ? static_cast<float>(3 - step) : 1.0f);
+        }
+      }
+      const auto join = bare_operation(OpKind::kJoin, "join");
+      run(engine, join);
+      CHECK((join->numbers == std::vector<std::int64_t>{2, 0}));
+    }
+  });
+}
+
+TEST_IN_EVERY_WORLD(a_group_is_one_operation) {
+  run_world(make, 2, {}, [](Engine& engine) {
+    for (const std::size_t count : {3u, 50'000u}) {
+      const auto a = input_of<float>(engine.rank(), count, 1);
+      const auto b = input_of<std::int64_t>(engine.rank(), count + 1, 2);
+      std::vector<float> a_out(a.size());
+      std::vector<std::int64_t> b_out(b.size());
+      const auto op = allreduce_operation("group", a, a_out);
+      op->request.grouped = true;
+      op->request.tensors.push_back({DType::kInt64, {static_cast<std::int64_t>(b.size())}});
+      op->parts.push_back({reinterpret_cast<const std::byte*>(b.data()),
+                           reinterpret_cast<std::byte*>(b_out.data())});
+      run(engine, op);
+      CHECK(a_out == sum_of<float>(2, a.size(), 1));
+      CHECK(b_out == sum_of<std::int64_t>(2, b.size(), 2));
+    }
+  });
+}
+
 TEST_IN_EVERY_WORLD(cycle_time_delays_but_completes) {
   EngineOptions options;
   options.cycle_time = 5 * kMillisecond;

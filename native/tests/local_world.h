@@ -88,34 +88,57 @@ constexpr DType dtype_of<std::int64_t>() {
 }
 
 template <typename T>
+OperationRef operation_on(OpKind kind, const std::string& name, const std::vector<T>& in,
+                          std::vector<T>* out) {
+  auto operation = std::make_shared<Operation>();
+  operation->request.kind = kind;
+  operation->request.name = name;
+  operation->request.tensors = {{dtype_of<T>(), {static_cast<std::int64_t>(in.size())}}};
+  Part part{reinterpret_cast<const std::byte*>(in.data()), nullptr};
+  if (out != nullptr) part.out = reinterpret_cast<std::byte*>(out->data());
+  operation->parts = {part};
+  return operation;
+}
+
+template <typename T>
 OperationRef allreduce_operation(const std::string& name, const std::vector<T>& in,
                                  std::vector<T>& out, ReduceOp reduce = ReduceOp::kSum) {
-  auto operation = std::make_shared<Operation>();
-  operation->request.name = name;
-  operation->request.dtype = dtype_of<T>();
-  operation->request.reduce = reduce;
-  operation->request.shape = {static_cast<std::int64_t>(in.size())};
   out.resize(in.size());
-  operation->in = reinterpret_cast<const std::byte*>(in.data());
-  operation->out = reinterpret_cast<std::byte*>(out.data());
-  operation->bytes = in.size() * sizeof(T);
+  OperationRef operation = operation_on(OpKind::kAllreduce, name, in, &out);
+  operation->request.reduce = reduce;
   return operation;
 }
 
 template <typename T>
 OperationRef broadcast_operation(const std::string& name, std::vector<T>& data, int root) {
-  OperationRef operation = allreduce_operation(name, data, data);
-  operation->request.kind = OpKind::kBroadcast;
+  OperationRef operation = operation_on(OpKind::kBroadcast, name, data, &data);
   operation->request.root = root;
   return operation;
 }
 
-inline OperationRef barrier_operation() {
-  auto operation = std::make_shared<Operation>();
-  operation->request.kind = OpKind::kBarrier;
-  operation->request.name = "barrier";
-  operation->request.cacheable = false;
+// An operation whose result has a size that the ranks agree on.
+template <typename T>
+OperationRef sized_operation(OpKind kind, const std::string& name, const std::vector<T>& in,
+                             std::vector<T>& out) {
+  OperationRef operation = operation_on<T>(kind, name, in, nullptr);
+  operation->allocate = [&out](std::size_t, std::size_t bytes) {
+    out.resize(bytes / sizeof(T));
+    return reinterpret_cast<std::byte*>(out.data());
+  };
   return operation;
 }
+
+// Without tensors: a barrier, a join, a change of process sets.
+inline OperationRef bare_operation(OpKind kind, const std::string& name,
+                                   std::vector<std::int64_t> numbers = {}) {
+  auto operation = std::make_shared<Operation>();
+  operation->request.kind = kind;
+  operation->request.name = name;
+  operation->request.cacheable = false;
+  operation->request.numbers = std::move(numbers);
+  return operation;
+}
+
+inline OperationRef barrier_operation() { return bare_operation(OpKind::kBarrier, "barrier"); }
 
 }  // namespace khorovod::testing

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Flag", "Form", "Setting", "Settings", "settings_table"]
+__all__ = ["DYNAMIC", "Flag", "Form", "Setting", "Settings", "settings_table"]
 
 T = TypeVar("T")
 MIB = 1024 * 1024
@@ -86,8 +86,16 @@ def _megabytes_to_bytes(text: str) -> int:
     return int(_number(0).read(text) * MIB)
 
 
+def _read_timeline(text: str) -> str:
+    if not text:
+        raise ValueError
+    return DYNAMIC if text.upper() == DYNAMIC else text
+
+
 BOOL = Form("0 or 1 (also true or false)", _read_bool)
 MEGABYTES = Form("a number >= 0 (megabytes)", _megabytes_to_bytes)
+DYNAMIC = "DYNAMIC"
+TIMELINE = Form(f"the path of a file, or {DYNAMIC}", _read_timeline)
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
@@ -143,7 +151,7 @@ def _flag(name: str, metavar: str, form: Form[Any], help: str) -> tuple[Flag, ..
     return (Flag((name,), help, metavar, form),)
 
 
-TUNING, STARTING, LOGGING = "tuning", "starting", "logging"
+TUNING, STARTING, LOGGING, RECORDING = "tuning", "starting", "logging", "recording"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +211,20 @@ class Settings:
         group=TUNING,
         help="What carries data between CPUs: auto, shm (shared memory) or tcp; gloo means auto.",
     )
+    disable_group_fusion: bool = _setting(
+        False,
+        "HOROVOD_DISABLE_GROUP_FUSION",
+        BOOL,
+        group=TUNING,
+        help="Never reduce tensors of a group in one bucket with others.",
+    )
+    dynamic_process_sets: bool = _setting(
+        False,
+        "HOROVOD_DYNAMIC_PROCESS_SETS",
+        BOOL,
+        group=TUNING,
+        help="Allow process sets to be added and removed after init().",
+    )
     start_timeout: float = _setting(
         30.0,
         "HOROVOD_START_TIMEOUT",
@@ -249,6 +271,32 @@ class Settings:
             ),
         ),
         yaml="logging.with_timestamp",
+    )
+    timeline: str = _setting(
+        "",
+        "HOROVOD_TIMELINE",
+        TIMELINE,
+        group=RECORDING,
+        help=f"Record a timeline in this file, from init() on; {DYNAMIC}: only at start_timeline().",
+        flags=_flag(
+            "--timeline-filename",
+            "FILE",
+            TIMELINE,
+            f"record a timeline in FILE; {DYNAMIC}: only when the program calls start_timeline()",
+        ),
+        yaml="timeline.filename",
+    )
+    timeline_mark_cycles: bool = _setting(
+        False,
+        "HOROVOD_TIMELINE_MARK_CYCLES",
+        BOOL,
+        group=RECORDING,
+        help="Mark the beginning of each of the coordinator's cycles in the timeline.",
+        flags=(
+            Flag(("--timeline-mark-cycles",), "mark the coordinator's cycles in the timeline", constant=True),
+            Flag(("--no-timeline-mark-cycles",), "do not mark cycles (default)", constant=False),
+        ),
+        yaml="timeline.mark_cycles",
     )
 
     @classmethod

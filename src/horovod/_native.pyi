@@ -13,6 +13,11 @@ def in_callback() -> bool: ...
 _Peer = tuple[int, str, int, int]
 _Errors = tuple[type[BaseException], ...]
 _Done = Callable[[BaseException | None], object]
+_Wrap = Callable[[Memory, tuple[int, ...], int], Any]
+
+class Memory:
+    def __len__(self) -> int: ...
+    def __buffer__(self, flags: int, /) -> memoryview: ...
 
 class Engine:
     @staticmethod
@@ -46,8 +51,16 @@ class Engine:
     @property
     def plane(self) -> str: ...
     def allreduce(
-        self, name: str | None, input: Any, output: Any, op: int, prescale: float, postscale: float
-    ) -> None: ...
+        self,
+        name: str | None,
+        input: Any,
+        output: Any,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+    ) -> Any: ...
     def allreduce_async(
         self,
         name: str | None,
@@ -56,15 +69,128 @@ class Engine:
         op: int,
         prescale: float,
         postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
         callback: _Done | None = None,
     ) -> int: ...
-    def broadcast(self, name: str | None, input: Any, output: Any, root: int) -> None: ...
-    def broadcast_async(
-        self, name: str | None, input: Any, output: Any, root: int, callback: _Done | None = None
+    def grouped_allreduce(
+        self,
+        name: str | None,
+        inputs: list[Any],
+        outputs: list[Any],
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+    ) -> Any: ...
+    def grouped_allreduce_async(
+        self,
+        name: str | None,
+        inputs: list[Any],
+        outputs: list[Any],
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+        callback: _Done | None = None,
     ) -> int: ...
-    def barrier(self) -> None: ...
+    def allgather(self, name: str | None, input: Any, wrap: _Wrap, process_set: int = 0) -> Any: ...
+    def allgather_async(
+        self, name: str | None, input: Any, wrap: _Wrap, process_set: int = 0, callback: _Done | None = None
+    ) -> int: ...
+    def grouped_allgather(
+        self, name: str | None, inputs: list[Any], wrap: _Wrap, process_set: int = 0
+    ) -> Any: ...
+    def grouped_allgather_async(
+        self,
+        name: str | None,
+        inputs: list[Any],
+        wrap: _Wrap,
+        process_set: int = 0,
+        callback: _Done | None = None,
+    ) -> int: ...
+    def broadcast(
+        self, name: str | None, input: Any, output: Any, root: int, process_set: int = 0
+    ) -> Any: ...
+    def broadcast_async(
+        self,
+        name: str | None,
+        input: Any,
+        output: Any,
+        root: int,
+        process_set: int = 0,
+        callback: _Done | None = None,
+    ) -> int: ...
+    def alltoall(
+        self, name: str | None, input: Any, splits: list[int] | None, wrap: _Wrap, process_set: int = 0
+    ) -> tuple[Any, list[int]]: ...
+    def alltoall_async(
+        self,
+        name: str | None,
+        input: Any,
+        splits: list[int] | None,
+        wrap: _Wrap,
+        process_set: int = 0,
+        callback: _Done | None = None,
+    ) -> int: ...
+    def reducescatter(
+        self,
+        name: str | None,
+        input: Any,
+        wrap: _Wrap,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+    ) -> Any: ...
+    def reducescatter_async(
+        self,
+        name: str | None,
+        input: Any,
+        wrap: _Wrap,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+        callback: _Done | None = None,
+    ) -> int: ...
+    def grouped_reducescatter(
+        self,
+        name: str | None,
+        inputs: list[Any],
+        wrap: _Wrap,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+    ) -> Any: ...
+    def grouped_reducescatter_async(
+        self,
+        name: str | None,
+        inputs: list[Any],
+        wrap: _Wrap,
+        op: int,
+        prescale: float,
+        postscale: float,
+        compression: int = 0,
+        process_set: int = 0,
+        callback: _Done | None = None,
+    ) -> int: ...
+    def barrier(self, process_set: int = 0) -> None: ...
+    def join(self) -> int: ...
+    def add_process_sets(self, sets: list[list[int]]) -> list[int]: ...
+    def remove_process_set(self, process_set: int) -> None: ...
+    def process_sets(self) -> dict[int, list[int]]: ...
     def poll(self, handle: int) -> bool: ...
     def synchronize(self, handle: int) -> Any: ...
+    def memory(self, bytes: int) -> Memory: ...
+    def start_timeline(self, path: str, mark_cycles: bool) -> None: ...
+    def stop_timeline(self) -> bool: ...
     def counters(self) -> dict[str, int]: ...
     def events(self) -> list[dict[str, Any]]: ...
     def shutdown(self) -> None: ...

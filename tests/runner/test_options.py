@@ -38,6 +38,26 @@ def test_everything_together():
     assert found.settings == {"HOROVOD_LOG_LEVEL": "info", "HOROVOD_START_TIMEOUT": "5.0"}
 
 
+@pytest.mark.parametrize(
+    ("flags", "exported"),
+    [
+        (["--timeline-filename", "t.json"], {"HOROVOD_TIMELINE": "t.json"}),
+        (["--timeline_filename=a b=c"], {"HOROVOD_TIMELINE": "a b=c"}),
+        (["--timeline-filename", "dynamic"], {"HOROVOD_TIMELINE": "DYNAMIC"}),
+        (
+            ["--timeline-filename", "t", "--timeline-mark-cycles"],
+            {"HOROVOD_TIMELINE": "t", "HOROVOD_TIMELINE_MARK_CYCLES": "1"},
+        ),
+        (["--no-timeline-mark-cycles"], {"HOROVOD_TIMELINE_MARK_CYCLES": "0"}),
+        (["--timeline-mark", "--no-timeline-mark"], {"HOROVOD_TIMELINE_MARK_CYCLES": "0"}),
+    ],
+)
+def test_timeline(flags, exported):
+    found = parse(["-np", "1", *flags, "ls"], "1")
+    assert isinstance(found, Options)
+    assert found.settings == exported
+
+
 def test_flags_that_are_not_given_export_nothing():
     found = parse(["-np", "1", "ls"], "1")
     assert isinstance(found, Options)
@@ -53,6 +73,7 @@ def test_flags_that_are_not_given_export_nothing():
         (["-np", "2", "--log", "ls"], "ambiguous"),
         (["-np", "2", "--log-level", "loud", "ls"], "--log-level='loud'"),
         (["-np", "2", "--fusion-threshold-mb=x", "ls"], "--fusion-threshold-mb='x'"),
+        (["-np", "2", "--timeline-filename=", "ls"], "--timeline-filename=''"),
         (["-np", "+2", "ls"], "whole number"),
     ],
 )

@@ -1,6 +1,6 @@
-// Compiled several times with KHOROVOD_ISA naming the instruction set. All code here lives in that
-// namespace and uses no library templates, so that the linker cannot pick an AVX copy of a shared
-// inline function for a CPU that has no AVX.
+// Compiled several times with KHOROVOD_ISA naming the instruction set. All code here and in the
+// headers that only this file includes lives in that namespace and uses no library templates, so
+// that the linker cannot pick an AVX copy of a shared inline function for a CPU that has no AVX.
 #include "collectives/kernels/kernels.h"
 
 #ifndef KHOROVOD_ISA
@@ -9,161 +9,139 @@
 #define KHOROVOD_STRING_OF(x) #x
 #define KHOROVOD_STRING(x) KHOROVOD_STRING_OF(x)
 
+#include "collectives/kernels/adasum.h"
+#include "collectives/kernels/convert.h"
+#include "collectives/kernels/reduce.h"
+
 namespace khorovod::KHOROVOD_ISA {
 
 namespace {
 
-// Additions wrap, as they do in numpy: through the unsigned type, where overflow is defined.
-inline float add(float a, float b) { return a + b; }
-inline double add(double a, double b) { return a + b; }
-inline std::int32_t add(std::int32_t a, std::int32_t b) {
-  return static_cast<std::int32_t>(static_cast<std::uint32_t>(a) + static_cast<std::uint32_t>(b));
-}
-inline std::int64_t add(std::int64_t a, std::int64_t b) {
-  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-}
-
-// Which operand's payload and sign a NaN result has is for the compiler to choose, and it chooses
-// differently in the body and the tail of a loop. One NaN for all: the bits do not depend on where
-// in a bucket an element lies.
-inline float canonical(float value) { return value == value ? value : __builtin_nanf(""); }
-inline double canonical(double value) { return value == value ? value : __builtin_nan(""); }
-inline std::int32_t canonical(std::int32_t value) { return value; }
-inline std::int64_t canonical(std::int64_t value) { return value; }
-
-struct Identity {
-  template <typename T>
-  T operator()(T value) const {
-    return value;
-  }
-};
-
-template <typename T>
-struct Multiply {
-  T factor;
-  T operator()(T value) const { return value * factor; }
-};
-
-template <typename T>
-struct Divide {
-  T divisor;
-  T operator()(T value) const { return value / divisor; }
-};
-
-// Truncates toward zero; what does not fit becomes the nearest value that does.
-template <typename T>
-struct ThroughDouble {
-  double factor;
-  double divisor;
-  T operator()(T value) const {
-    constexpr T highest = static_cast<T>((std::uint64_t{1} << (sizeof(T) * 8 - 1)) - 1);
-    constexpr T lowest = -highest - 1;
-    const double scaled = static_cast<double>(value) * factor / divisor;
-    if (scaled >= -static_cast<double>(lowest)) return highest;
-    if (scaled < static_cast<double>(lowest)) return lowest;
-    return scaled == scaled ? static_cast<T>(scaled) : T{0};
-  }
-};
-
-// Calls `body` with the cheapest function object that scales a T as `scale` says.
-template <typename T, typename Body>
-void with_scaling(Scale scale, Body body) {
-  if (scale.identity()) {
-    body(Identity{});
-  } else if constexpr (static_cast<T>(0.5) != T{0}) {
-    body(Multiply<T>{static_cast<T>(scale.factor / static_cast<double>(scale.divisor))});
-  } else if (scale.factor == 1.0) {
-    body(Divide<T>{static_cast<T>(scale.divisor)});
-  } else {
-    body(ThroughDouble<T>{scale.factor, static_cast<double>(scale.divisor)});
-  }
-}
-
-template <typename T, typename Finish>
-void map(T* dst, const T* a, std::size_t count, Finish finish) {
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) dst[i] = finish(a[i]);
-}
-
-template <typename T, typename Finish>
-void combine(T* dst, const T* a, const T* b, std::size_t count, Finish finish) {
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) dst[i] = canonical(finish(add(a[i], b[i])));
-}
-
-template <typename T, typename Finish>
-void combine(T* dst, const T* a, const T* b, const T* c, std::size_t count, Finish finish) {
-#pragma GCC ivdep
-  for (std::size_t i = 0; i < count; ++i) dst[i] = canonical(finish(add(add(a[i], b[i]), c[i])));
-}
-
-// Sums in blocks that stay in the first-level cache; `dst` may be one of the sources, so partial
-// sums go to a buffer of their own and only the last addition writes to it.
-template <typename T, typename Finish>
-void sum_typed(T* dst, const std::byte* const* sources, int n, std::size_t count, Finish finish) {
-  const auto source = [&](int r) { return reinterpret_cast<const T*>(sources[r]); };
-  if (n == 1) return map(dst, source(0), count, finish);
-  if (n == 2) return combine(dst, source(0), source(1), count, finish);
-  if (n == 3) return combine(dst, source(0), source(1), source(2), count, finish);
-  constexpr std::size_t kBlock = 4096 / sizeof(T);
-  alignas(64) T partial[kBlock];
-  for (std::size_t at = 0; at < count; at += kBlock) {
-    const std::size_t size = count - at < kBlock ? count - at : kBlock;
-    combine(partial, source(0) + at, source(1) + at, size, Identity{});
-    int r = 2;
-    for (; r + 2 < n; ++r) combine(partial, partial, source(r) + at, size, Identity{});
-    combine(dst + at, partial, source(r) + at, source(r + 1) + at, size, finish);
-  }
-}
-
-template <typename T>
-void sum_as(std::byte* dst, const std::byte* const* sources, int n, std::size_t count,
-            Scale scale) {
-  with_scaling<T>(
-      scale, [&](auto finish) { sum_typed(reinterpret_cast<T*>(dst), sources, n, count, finish); });
-}
-
-template <typename T>
-void scale_as(std::byte* dst, const std::byte* src, std::size_t count, Scale scale) {
-  with_scaling<T>(scale, [&](auto finish) {
-    map(reinterpret_cast<T*>(dst), reinterpret_cast<const T*>(src), count, finish);
-  });
-}
-
-void sum(DType dtype, std::byte* dst, const std::byte* const* sources, int n, std::size_t count,
-         Scale scale) {
+void reduce(Reduction reduction, DType dtype, std::byte* dst, const std::byte* const* sources,
+            int n, std::size_t count, Scale scale) {
   switch (dtype) {
-    case DType::kFloat32:
-      return sum_as<float>(dst, sources, n, count, scale);
-    case DType::kFloat64:
-      return sum_as<double>(dst, sources, n, count, scale);
+    case DType::kBool:  // a byte that is 0 or 1; the engine allows minimum and maximum only
+    case DType::kUint8:
+      return reduce_as<std::uint8_t>(reduction, dst, sources, n, count, scale);
+    case DType::kInt8:
+      return reduce_as<std::int8_t>(reduction, dst, sources, n, count, scale);
+    case DType::kUint16:
+      return reduce_as<std::uint16_t>(reduction, dst, sources, n, count, scale);
+    case DType::kInt16:
+      return reduce_as<std::int16_t>(reduction, dst, sources, n, count, scale);
     case DType::kInt32:
-      return sum_as<std::int32_t>(dst, sources, n, count, scale);
+      return reduce_as<std::int32_t>(reduction, dst, sources, n, count, scale);
     case DType::kInt64:
-      return sum_as<std::int64_t>(dst, sources, n, count, scale);
-    default:
-      __builtin_trap();  // the engine refused the type at submission
+      return reduce_as<std::int64_t>(reduction, dst, sources, n, count, scale);
+    case DType::kFloat16:
+      return reduce_as<Float16>(reduction, dst, sources, n, count, scale);
+    case DType::kBfloat16:
+      return reduce_as<Bfloat16>(reduction, dst, sources, n, count, scale);
+    case DType::kFloat32:
+      return reduce_as<float>(reduction, dst, sources, n, count, scale);
+    case DType::kFloat64:
+      return reduce_as<double>(reduction, dst, sources, n, count, scale);
   }
 }
 
-void scale(DType dtype, std::byte* dst, const std::byte* src, std::size_t count, Scale by) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return scale_as<float>(dst, src, count, by);
-    case DType::kFloat64:
-      return scale_as<double>(dst, src, count, by);
-    case DType::kInt32:
-      return scale_as<std::int32_t>(dst, src, count, by);
-    case DType::kInt64:
-      return scale_as<std::int64_t>(dst, src, count, by);
-    default:
-      __builtin_trap();
+void convert(DType to, std::byte* dst, DType from, const std::byte* src, std::size_t count,
+             Scale scale) {
+  if (to == from && scale.identity()) {
+    if (count != 0) __builtin_memmove(dst, src, count * dtype_size(to));
+    return;
   }
+  switch (from) {
+    case DType::kUint8:
+      return scale_as<std::uint8_t>(dst, src, count, scale);
+    case DType::kInt8:
+      return scale_as<std::int8_t>(dst, src, count, scale);
+    case DType::kUint16:
+      return scale_as<std::uint16_t>(dst, src, count, scale);
+    case DType::kInt16:
+      return scale_as<std::int16_t>(dst, src, count, scale);
+    case DType::kInt32:
+      return scale_as<std::int32_t>(dst, src, count, scale);
+    case DType::kInt64:
+      return scale_as<std::int64_t>(dst, src, count, scale);
+    case DType::kFloat16:
+      return convert_from<Float16>(to, dst, src, count, scale);
+    case DType::kBfloat16:
+      return convert_from<Bfloat16>(to, dst, src, count, scale);
+    case DType::kFloat32:
+      return convert_from<float>(to, dst, src, count, scale);
+    case DType::kFloat64:
+      return convert_from<double>(to, dst, src, count, scale);
+    case DType::kBool:
+      __builtin_trap();  // the engine refused to scale it
+  }
+}
+
+template <typename T>
+void fill(std::byte* dst, std::size_t count, T value) {
+  for (std::size_t i = 0; i < count; ++i) reinterpret_cast<T*>(dst)[i] = value;
+}
+
+template <typename T>
+T identity_of(Reduction reduction, T highest, T lowest, T one) {
+  switch (reduction) {
+    case Reduction::kMin:
+      return highest;
+    case Reduction::kMax:
+      return lowest;
+    case Reduction::kProduct:
+      return one;
+    default:
+      return T{0};
+  }
+}
+
+template <typename T>
+void fill_as(Reduction reduction, std::byte* dst, std::size_t count, T highest = kHighest<T>,
+             T lowest = kLowest<T>, T one = T{1}) {
+  fill(dst, count, identity_of<T>(reduction, highest, lowest, one));
+}
+
+void fill_identity(Reduction reduction, DType dtype, std::byte* dst, std::size_t count) {
+  switch (dtype) {
+    case DType::kBool:
+      return fill_as<std::uint8_t>(reduction, dst, count, 1, 0);
+    case DType::kUint8:
+      return fill_as<std::uint8_t>(reduction, dst, count);
+    case DType::kInt8:
+      return fill_as<std::int8_t>(reduction, dst, count);
+    case DType::kUint16:
+      return fill_as<std::uint16_t>(reduction, dst, count);
+    case DType::kInt16:
+      return fill_as<std::int16_t>(reduction, dst, count);
+    case DType::kInt32:
+      return fill_as<std::int32_t>(reduction, dst, count);
+    case DType::kInt64:
+      return fill_as<std::int64_t>(reduction, dst, count);
+    case DType::kFloat16:
+      return fill_as<std::uint16_t>(reduction, dst, count, 0x7c00, 0xfc00, 0x3c00);
+    case DType::kBfloat16:
+      return fill_as<std::uint16_t>(reduction, dst, count, 0x7f80, 0xff80, 0x3f80);
+    case DType::kFloat32:
+      return fill_as<float>(reduction, dst, count, __builtin_inff(), -__builtin_inff());
+    case DType::kFloat64:
+      return fill_as<double>(reduction, dst, count, __builtin_inf(), -__builtin_inf());
+  }
+}
+
+Dots dots(DType dtype, const std::byte* a, const std::byte* b, std::size_t count) {
+  return dtype == DType::kFloat32 ? dots_as<float>(a, b, count) : dots_as<double>(a, b, count);
+}
+
+void blend(DType dtype, std::byte* dst, const std::byte* a, double by_a, const std::byte* b,
+           double by_b, std::size_t count) {
+  if (dtype == DType::kFloat32) return blend_as<float>(dst, a, by_a, b, by_b, count);
+  blend_as<double>(dst, a, by_a, b, by_b, count);
 }
 
 }  // namespace
 
 extern const Kernels kernels;
-const Kernels kernels = {KHOROVOD_STRING(KHOROVOD_ISA), sum, scale};
+const Kernels kernels = {
+    KHOROVOD_STRING(KHOROVOD_ISA), reduce, convert, fill_identity, dots, blend};
 
 }  // namespace khorovod::KHOROVOD_ISA

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import warnings
 
-__all__ = ["AVAILABLE", "Adasum", "Average", "Max", "Min", "Product", "Sum", "reduction_of"]
+from horovod._core import runtime
+
+__all__ = ["SIMPLE", "Adasum", "Average", "Max", "Min", "Product", "Sum", "reduction_of"]
 
 # Plain numbers, as scripts know them; the native ReduceOp has the same.
 Average = 0
@@ -15,10 +17,11 @@ Max = 4
 Product = 5
 
 _NAMES = {Average: "Average", Sum: "Sum", Adasum: "Adasum", Min: "Min", Max: "Max", Product: "Product"}
-AVAILABLE = (Average, Sum)
+SIMPLE = (Average, Sum, Min, Max, Product)
+"""Reductions that need no further look: any number of ranks, any process set."""
 
 
-def reduction_of(op: int | None, average: bool | None) -> int:
+def reduction_of(op: int | None, average: bool | None = None, process_set: int | None = 0) -> int:
     """The reduction that ``op`` or the old ``average`` asks for; ``Average`` if neither is given."""
     if average is not None:
         if op is not None:
@@ -29,8 +32,16 @@ def reduction_of(op: int | None, average: bool | None) -> int:
         return Average
     if op not in _NAMES:
         raise ValueError(f"op is {op!r}; use one of {', '.join(f'hvd.{name}' for name in _NAMES.values())}.")
-    if op not in AVAILABLE:
-        raise NotImplementedError(
-            f"hvd.{_NAMES[op]} is not available in this version; use hvd.Average or hvd.Sum."
-        )
+    if op == Adasum:
+        _check_adasum(process_set)
     return op
+
+
+def _check_adasum(process_set: int | None) -> None:
+    if process_set != 0:
+        raise NotImplementedError("hvd.Adasum works with all ranks only, not with a process set.")
+    size = runtime.identity().size
+    if size & (size - 1):
+        raise NotImplementedError(
+            f"hvd.Adasum combines ranks in pairs and needs 1, 2, 4, 8, ... of them; this job has {size}."
+        )

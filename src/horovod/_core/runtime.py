@@ -10,8 +10,8 @@ import atexit
 import os
 import threading
 from collections import Counter
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import horovod
 from horovod import _native
@@ -58,6 +58,8 @@ class Runtime:
     """Why the ranks do not use shared memory; empty if they do."""
     claim: socket.socket | None = None
     """Keeps other processes from being this rank."""
+    dynamic_process_sets: bool = False
+    """Whether process sets may be added and removed while the job runs."""
 
     def give_up_claim(self) -> None:
         """Lets go of this rank's name."""
@@ -71,23 +73,39 @@ _generations: Counter[str] = Counter()  # by job: an elastic rank may be in one 
 _forked = False
 
 
-def init() -> None:
-    """Joins the world that the environment describes; does nothing if that has happened already."""
+def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
+    """Joins the world that the environment describes; ``False`` if that has happened already."""
     global _current
     _refuse_in_callback("init()")
     with _lock:
         if _current is not None:
-            return
+            return False
         if _forked:
             raise NotInitializedError(
                 "init() was called in a forked child of a process that uses Horovod. Only the processes that "
                 "a launcher started are ranks; call it there, before or without forking."
             )
         who, settings = discover(os.environ), Settings.from_env(os.environ)
+        _check_comm(comm, who)
         # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
         generation = _generations[who.job_id] + 1
-        _current = _build(who, settings, generation)
+        built = _build(who, settings, generation)
+        dynamic = dynamic_process_sets or settings.dynamic_process_sets
+        _current = replace(built, dynamic_process_sets=dynamic)
         _generations[who.job_id] = generation
+        return True
+
+
+def _check_comm(comm: Any, who: Identity) -> None:
+    if comm is None:
+        return
+    ranks = list(range(comm.Get_size())) if hasattr(comm, "Get_size") else sorted(comm)
+    if ranks and ranks != list(range(who.size)):
+        raise NotImplementedError(
+            f"init(comm=...) with a part of the ranks is not available: the launcher started {who.size} "
+            f"ranks, comm has {len(ranks)}. Start the job with those alone, or use "
+            f"process_sets=[ProcessSet({ranks})]."
+        )
 
 
 def shutdown() -> None:
@@ -142,6 +160,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
     configure(settings, who.rank)
     options: dict[str, int] = {
         "fusion_threshold": settings.fusion_threshold,
+        "groups_alone": int(settings.disable_group_fusion),
         "cache_capacity": settings.cache_capacity,
         "cycle_time_ns": int(settings.cycle_time_ms * 1_000_000),
         "spin_ns": spin_microseconds(settings.spin_us, who.local_size) * 1000,

@@ -18,163 +18,145 @@ try:
 except ImportError as error:
     raise ImportError("horovod.numpy needs NumPy; install it with: pip install numpy") from error
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from horovod._core.basics import (
+    ccl_built,
     cross_rank,
     cross_size,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
     init,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
     rank,
+    rocm_built,
     shutdown,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from horovod._core.reduction import AVAILABLE, Average, Sum, reduction_of
+from horovod._core.compression import Compression
+from horovod._core.objects import allgather_object, broadcast_object
+from horovod._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from horovod._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from horovod._core.runtime import engine
 from horovod.exceptions import HorovodInternalError
-from horovod.numpy._outputs import empty_like
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    Array = npt.NDArray[Any]
-    Done = Callable[[BaseException | None], object]
+from horovod.numpy._moving import (
+    allgather,
+    allgather_async,
+    alltoall,
+    alltoall_async,
+    broadcast,
+    broadcast_,
+    broadcast_async,
+    broadcast_async_,
+    grouped_allgather,
+    grouped_allgather_async,
+)
+from horovod.numpy._reducing import (
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    grouped_allreduce,
+    grouped_allreduce_,
+    grouped_allreduce_async,
+    grouped_allreduce_async_,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+)
 
 __all__ = [
+    "Adasum",
     "Average",
+    "Compression",
     "HorovodInternalError",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
     "Sum",
+    "add_process_set",
+    "allgather",
+    "allgather_async",
+    "allgather_object",
     "allreduce",
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
     "broadcast_async",
     "broadcast_async_",
+    "broadcast_object",
+    "ccl_built",
     "counters",
     "cross_rank",
     "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
+    "grouped_allreduce",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
+    "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]
 
 
-def allreduce(
-    tensor: npt.ArrayLike,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Array:
-    """The sum or average of ``tensor`` over all ranks, as a new array.
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Returns when every rank of the set has called it."""
+    engine().barrier(process_set.process_set_id)  # type: ignore[arg-type]
 
-    ``op`` is :data:`Average` (the default) or :data:`Sum`; integers are averaged toward zero. The factors
-    multiply the input before, and the result after the reduction.
+
+def join() -> int:
+    """This rank has no more data: it takes part in the others' allreduces until they have joined too.
+
+    It contributes zeros to ``Sum`` and ``Average`` (which still divides by the number of all ranks), and
+    nothing to ``Min``, ``Max`` and ``Product``. Other operations than allreduce fail while somebody has
+    joined. Returns the rank that joined last, the same everywhere.
     """
-    array = np.asarray(tensor, order="C")
-    output = empty_like(array)
-    if average is not None or op not in AVAILABLE:
-        op = reduction_of(op, average)
-    engine().allreduce(name, array, output, op, prescale_factor, postscale_factor)
-    return output
-
-
-def allreduce_(
-    tensor: Array,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-) -> Array:
-    """:func:`allreduce` in place; returns ``tensor``."""
-    if average is not None or op not in AVAILABLE:
-        op = reduction_of(op, average)
-    engine().allreduce(name, tensor, tensor, op, prescale_factor, postscale_factor)
-    return tensor
-
-
-def allreduce_async(
-    tensor: npt.ArrayLike,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    *,
-    callback: Done | None = None,
-) -> int:
-    """Starts an :func:`allreduce` and returns its handle.
-
-    ``tensor`` must not be changed before the operation is done. ``callback(error or None)`` is called on
-    another thread when it is; the handle must be synchronized all the same. It may not call :func:`init` or
-    :func:`shutdown`.
-    """
-    array = np.asarray(tensor, order="C")
-    output = empty_like(array)
-    if average is not None or op not in AVAILABLE:
-        op = reduction_of(op, average)
-    return engine().allreduce_async(name, array, output, op, prescale_factor, postscale_factor, callback)
-
-
-def allreduce_async_(
-    tensor: Array,
-    average: bool | None = None,
-    name: str | None = None,
-    op: int | None = None,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    *,
-    callback: Done | None = None,
-) -> int:
-    """:func:`allreduce_async` in place."""
-    if average is not None or op not in AVAILABLE:
-        op = reduction_of(op, average)
-    return engine().allreduce_async(name, tensor, tensor, op, prescale_factor, postscale_factor, callback)
-
-
-def broadcast(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) -> Array:
-    """The root's ``tensor``, on every rank, as a new array; on the others it gives type and shape."""
-    array = np.asarray(tensor, order="C")
-    output = empty_like(array)
-    engine().broadcast(name, array, output, root_rank)
-    return output
-
-
-def broadcast_(tensor: Array, root_rank: int, name: str | None = None) -> Array:
-    """:func:`broadcast` in place; returns ``tensor``."""
-    engine().broadcast(name, tensor, tensor, root_rank)
-    return tensor
-
-
-def broadcast_async(tensor: npt.ArrayLike, root_rank: int, name: str | None = None) -> int:
-    """Starts a :func:`broadcast` and returns its handle."""
-    array = np.asarray(tensor, order="C")
-    return engine().broadcast_async(name, array, empty_like(array), root_rank)
-
-
-def broadcast_async_(tensor: Array, root_rank: int, name: str | None = None) -> int:
-    """:func:`broadcast_async` in place."""
-    return engine().broadcast_async(name, tensor, tensor, root_rank)
-
-
-def barrier() -> None:
-    """Returns when every rank has called it."""
-    engine().barrier()
+    return engine().join()
 
 
 def poll(handle: int) -> bool:
@@ -182,9 +164,14 @@ def poll(handle: int) -> bool:
     return engine().poll(handle)
 
 
-def synchronize(handle: int) -> Array | None:
-    """Waits for the operation and returns its result; ``None`` for a handle that was synchronized already."""
-    result: Array | None = engine().synchronize(handle)
+def synchronize(handle: int) -> Any:
+    """Waits for the operation and returns its result; ``None`` for a handle that was synchronized already.
+
+    The result of a group is a list, that of an alltoall the tensor and the received splits.
+    """
+    result = engine().synchronize(handle)
+    if type(result) is tuple:
+        return result[0], np.array(result[1], np.int32)
     return result
 
 

@@ -19,6 +19,7 @@ _GROUP_TITLES = {
     "starting": "starting the job",
     "tuning": "tuning (unset: the environment's HOROVOD_* variable, else the default)",
     "logging": "the engine's messages",
+    "recording": "recording a timeline",
 }
 _EPILOG = """\
 examples:
