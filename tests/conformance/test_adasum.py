@@ -73,7 +73,7 @@ def test_many_at_once(world: Workers, frontend: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_needs_a_power_of_two(world: Workers, frontend: str, form: str) -> None:
     outcomes = world.run(_refused, frontend, f"allreduce{form}", "float32")
-    assert_raised(outcomes, "NotImplementedError", "Adasum", "power")
+    assert_raised(outcomes, "NotImplementedError", "Adasum", str(len(outcomes)))
 
 
 @every_frontend

@@ -40,8 +40,22 @@ def test_broadcast_object(world: Workers, frontend: str, kind: str) -> None:
 def _broadcast_objects(frontend: str, kind: str) -> list[Any]:
     hvd = frontend_of(frontend).hvd
     mine = _object(hvd.rank(), kind)
-    first = [hvd.broadcast_object(mine if hvd.rank() == 0 else None)]
+    first = [hvd.broadcast_object(mine)]
     return first + [hvd.broadcast_object(mine, root, name=f"from {root}") for root in range(1, hvd.size())]
+
+
+@every_frontend
+@on_worlds(2, 3)
+@pytest.mark.parametrize("root", [0, 1])
+def test_only_the_roots_object_matters(world: Workers, frontend: str, root: int) -> None:
+    """The others have nothing, as in most scripts, or something of another type."""
+    assert world.run(_only_the_root, frontend, root, deadline=10.0) == [[{"a": 1}] * 2] * len(world.pids)
+
+
+def _only_the_root(frontend: str, root: int) -> list[Any]:
+    hvd = frontend_of(frontend).hvd
+    at_root = hvd.rank() == root
+    return [hvd.broadcast_object({"a": 1} if at_root else other, root) for other in (None, [3])]
 
 
 @every_frontend
