@@ -42,7 +42,7 @@ def _rounded_to_odd(array: Array) -> Array:
     narrow = array.astype(np.float32)
     inexact = np.isfinite(narrow) & (narrow.astype(np.float64) != array)
     toward_zero = np.where(np.abs(narrow.astype(np.float64)) > np.abs(array), np.nextafter(narrow, 0), narrow)
-    bits = np.ascontiguousarray(toward_zero.astype(np.float32)).view(np.uint32)
+    bits = np.asarray(toward_zero, np.float32, order="C").view(np.uint32)
     return np.where(inexact, (bits | 1).view(np.float32), narrow).astype(np.float32)
 
 

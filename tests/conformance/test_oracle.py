@@ -120,6 +120,14 @@ def test_rounding_in_one_step() -> None:
     assert oracle.rounded(np.array([1e300, np.inf]), oracle.BFLOAT16).tolist() == [np.inf, np.inf]
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("compression", ["none", "fp16", "bf16"])
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,)], ids=str)
+def test_shapes_stay(dtype: str, compression: str, shape: tuple[int, ...]) -> None:
+    given = [Tensor(dtype, shape).of(rank) for rank in range(3)]
+    assert oracle.reduced(MAX, given, compression=compression).shape == shape
+
+
 def test_dot_has_eight_lanes() -> None:
     a = np.array([1e16, 1, 0, 0, 0, 0, 0, 0, 1, -1e16], "f8")
     # lane 0: 1e16 + 1 = 1e16; lane 1: 1 - 1e16 = -1e16 + 1 -> their sum is what the lanes lost or kept
