@@ -1,1 +1,1 @@
-"""The numpy frontend, which is also the conformance suite of the engine."""
+"""The numpy frontend: forms, handles, outputs, misuse. tests/conformance proves the whole operation set."""

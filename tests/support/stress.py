@@ -15,7 +15,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent.parent
-MULTI_PROCESS = ("tests/numpy", "tests/core", "tests/faults", "tests/launchers", "tests/runner")
+MULTI_PROCESS = (
+    "tests/conformance",
+    "tests/numpy",
+    "tests/core",
+    "tests/faults",
+    "tests/launchers",
+    "tests/runner",
+)
 SPIN = "while True: pass"
 # A hog that outlives this process, however it ends, would disturb everything after it.
 HOG = f"import ctypes; ctypes.CDLL(None).prctl(1, 9)\n{SPIN}"
