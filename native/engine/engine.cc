@@ -284,9 +284,14 @@ bool Engine::step() {
   if (broken_) return false;
   const int departed = world_.link->departed();
   const Nanoseconds began = now_ns();
-  bool moved = announce_submissions();
-  moved |=
-      world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
+  const auto receive = [this] {
+    return world_.link->receive(
+        [this](int peer, Bytes message) { return on_message(peer, message); });
+  };
+  // The coordinator books what others have said before it books what is new here: who was first.
+  bool moved = world_.rank == 0 && receive();
+  moved |= announce_submissions();
+  if (world_.rank != 0) moved |= receive();
   moved |= decide();
   if (departed >= 0 && !std::exchange(departure_told_, true)) tell_last_batch();
   if (tracing_ && (traces_.size() >= kTraceBytes || began - last_flush_ >= kTraceTime)) {

@@ -140,7 +140,6 @@ BAD_SPLITS = {
     "too many rows": lambda size: [9] * size,
     "negative": lambda size: [-1] * size,
     "floats": lambda size: np.ones(size, np.float32),
-    "int64 array": lambda size: np.ones(size, np.int64),
 }
 
 

@@ -6,7 +6,7 @@ import warnings
 
 from horovod._core import runtime
 
-__all__ = ["SIMPLE", "Adasum", "Average", "Max", "Min", "Product", "Sum", "reduction_of"]
+__all__ = ["SIMPLE", "Adasum", "Average", "Max", "Min", "Product", "Sum", "known", "reduction_of"]
 
 # Plain numbers, as scripts know them; the native ReduceOp has the same.
 Average = 0
@@ -30,10 +30,15 @@ def reduction_of(op: int | None, average: bool | None = None, process_set: int |
         return Average if average else Sum
     if op is None:
         return Average
+    if known(op) == Adasum:
+        _check_adasum(process_set)
+    return op
+
+
+def known(op: int) -> int:
+    """``op``, if there is such a reduction."""
     if op not in _NAMES:
         raise ValueError(f"op is {op!r}; use one of {', '.join(f'hvd.{name}' for name in _NAMES.values())}.")
-    if op == Adasum:
-        _check_adasum(process_set)
     return op
 
 

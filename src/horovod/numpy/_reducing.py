@@ -9,7 +9,7 @@ import numpy as np
 
 from horovod._core.compression import Compression, Compressor, engine_code, wire_code
 from horovod._core.process_sets import ProcessSet, global_process_set
-from horovod._core.reduction import SIMPLE, Average, reduction_of
+from horovod._core.reduction import SIMPLE, Average, known, reduction_of
 from horovod._core.runtime import engine
 from horovod.numpy._outputs import Wrap, empty_like
 
@@ -278,7 +278,7 @@ def reducescatter(
         name,
         array,
         Wrap([array]),
-        reduction_of(op, None, process_set.process_set_id),
+        known(op),
         prescale_factor,
         postscale_factor,
         wire or 0,
@@ -303,7 +303,7 @@ def reducescatter_async(
         name,
         array,
         Wrap([array]),
-        reduction_of(op, None, process_set.process_set_id),
+        known(op),
         prescale_factor,
         postscale_factor,
         engine_code(compression),
@@ -326,7 +326,7 @@ def grouped_reducescatter(
         name,
         arrays,
         Wrap(arrays),
-        reduction_of(op, None, process_set.process_set_id),
+        known(op),
         prescale_factor,
         postscale_factor,
         engine_code(compression),
@@ -351,7 +351,7 @@ def grouped_reducescatter_async(
         name,
         arrays,
         Wrap(arrays),
-        reduction_of(op, None, process_set.process_set_id),
+        known(op),
         prescale_factor,
         postscale_factor,
         engine_code(compression),
