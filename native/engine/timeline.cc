@@ -1,7 +1,9 @@
 #include "engine/timeline.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -12,6 +14,8 @@
 namespace khorovod {
 
 namespace {
+
+constexpr int kLowestPriority = 19;
 
 // The writer looks at the queue this often, unless so much is waiting ...
 constexpr auto kPause = std::chrono::milliseconds(50);
@@ -88,6 +92,8 @@ Status Timeline::failure() const {
 }
 
 void Timeline::run() {
+  // What is written later does no harm; a rank that waits for a core does.
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
   std::deque<Delivery> work;
   std::unique_lock lock(mutex_);
   for (;;) {

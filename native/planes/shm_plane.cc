@@ -10,6 +10,9 @@ namespace {
 // second-level cache when it is reduced.
 std::uint64_t lookahead(int size) { return size == 2 ? 2 : slots_per_rank(size); }
 
+// Two ranks reduce everything twice rather than meet once more.
+bool reduces_directly(const Work& work) { return work.members->size() == 2; }
+
 // Copies a part of a stream to where it travels from, back to back.
 void copy_to_wire(const Work& work, const Stream& stream, Share share, std::byte* to) {
   const std::size_t element = dtype_size(work.dtype);
@@ -107,19 +110,18 @@ bool ShmPlane::has_something_for_others(const ShmWork& cut, std::uint64_t chunk)
 void ShmPlane::fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slot) const {
   const Work& work = cut.work;
   if (goes_apart(work.movement)) {
-    const std::size_t place = place_bytes(kSlotBytes, cut.size());
     for (int member = 0; member < cut.size(); ++member) {
       const bool mine = member == cut.me;
       if (mine && (work.movement == Movement::kAlltoall || travels_as_it_is(work))) continue;
       copy_to_wire(work, cut.stream(member), cut.share(chunk, cut.stream(member)),
-                   slot + static_cast<std::size_t>(member) * place);
+                   slot + place_offset(work.movement, kSlotBytes, cut.size(), cut.me, member));
     }
     return;
   }
   const Stream& stream = work.movement == Movement::kAllgather ? cut.stream(cut.me) : cut.stream(0);
   const Share all = cut.share(chunk, stream);
   Share unneeded{all.end, all.end};  // what only this rank would read
-  if (work.movement == Movement::kAllreduce && cut.size() > 2 && travels_as_it_is(work)) {
+  if (work.movement == Movement::kAllreduce && !reduces_directly(work) && travels_as_it_is(work)) {
     unneeded = share_of(cut.me, cut.size(), all, dtype_size(work.wire));
   }
   copy_to_wire(work, stream, {all.begin, unneeded.begin}, slot);
@@ -250,7 +252,7 @@ bool ShmPlane::reduce() {
   const ShmWork& cut = works_.at(reduce_);
   if (cut.work.movement == Movement::kAllreduce) {
     const Share all = cut.share(reduce_.chunk, cut.stream(0));
-    const bool direct = cut.size() == 2;
+    const bool direct = reduces_directly(cut.work);
     const std::size_t wire = dtype_size(cut.work.wire);
     const Share share = direct ? all : share_of(cut.me, cut.size(), all, wire);
     const std::size_t offset = (share.begin - all.begin) * wire;
@@ -269,7 +271,7 @@ bool ShmPlane::reduce() {
 
 // Of an allreduce: the shares that the others have reduced.
 bool ShmPlane::gather_shares(const ShmWork& cut, std::uint64_t chunk) {
-  if (cut.size() == 2) return true;
+  if (reduces_directly(cut.work)) return true;
   for (int member = 0; member < cut.size(); ++member) {
     if (member == cut.me) continue;
     const Lane& lane = domain_.lane(cut.rank_of(member), domain_.rank());
@@ -322,7 +324,6 @@ bool ShmPlane::exchange(const ShmWork& cut, std::uint64_t chunk) {
     const bool empty = cut.share(chunk, receive[static_cast<std::size_t>(member)]).empty();
     if (member != cut.me && !empty && !published(cut, member, chunk)) return false;
   }
-  const std::size_t mine = static_cast<std::size_t>(cut.me) * place_bytes(kSlotBytes, cut.size());
   for (int i = 0; i < cut.size(); ++i) {
     const int member = (cut.me + i) % cut.size();
     const Stream& stream = receive[static_cast<std::size_t>(member)];
@@ -331,6 +332,8 @@ bool ShmPlane::exchange(const ShmWork& cut, std::uint64_t chunk) {
     if (member == cut.me) {
       copy_own(cut.work, cut.stream(member), stream, share);
     } else {
+      const std::size_t mine =
+          place_offset(Movement::kAlltoall, kSlotBytes, cut.size(), member, cut.me);
       copy_from_wire(cut.work, stream, share, slot_of(cut, member, chunk) + mine);
     }
   }
@@ -341,8 +344,9 @@ bool ShmPlane::reduce_own_part(const ShmWork& cut, std::uint64_t chunk) {
   const Stream& stream = cut.stream(cut.me);
   const Share share = cut.share(chunk, stream);
   if (share.empty()) return true;
-  const std::size_t place = place_bytes(kSlotBytes, cut.size());
-  if (!collect_slots(cut, chunk, static_cast<std::size_t>(cut.me) * place)) return false;
+  // Everybody has this rank's place at the same offset.
+  const std::size_t mine = place_offset(cut.work.movement, kSlotBytes, cut.size(), cut.me, cut.me);
+  if (!collect_slots(cut, chunk, mine)) return false;
   reduce_pieces(cut, stream, share, nullptr);
   return true;
 }

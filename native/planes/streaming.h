@@ -96,9 +96,18 @@ inline bool goes_apart(Movement movement) {
   return movement == Movement::kAlltoall || movement == Movement::kReducescatter;
 }
 
-// Bytes of each member's place in a chunk of `chunk_bytes` bytes.
-inline std::size_t place_bytes(std::size_t chunk_bytes, int members) {
-  return chunk_bytes / static_cast<std::size_t>(members) / 64 * 64;
+// Bytes of a member's place in a chunk of `chunk_bytes` bytes. In an alltoall nobody has a place
+// for what it sends to itself.
+inline std::size_t place_bytes(Movement movement, std::size_t chunk_bytes, int members) {
+  const int places = movement == Movement::kAlltoall ? members - 1 : members;
+  return chunk_bytes / static_cast<std::size_t>(places) / 64 * 64;
+}
+
+// Where in the chunk of the member `from` the place of the member `to` begins.
+inline std::size_t place_offset(Movement movement, std::size_t chunk_bytes, int members, int from,
+                                int to) {
+  const int before = movement == Movement::kAlltoall && to > from ? to - 1 : to;
+  return static_cast<std::size_t>(before) * place_bytes(movement, chunk_bytes, members);
 }
 
 // Works that are not finished yet, cut into chunks. `Cut` is a CutWork with what a plane adds.
@@ -113,7 +122,7 @@ class WorkStream {
     const int n = work.members->size();
     cut.me = work.members->index_of(rank_);
     const std::size_t bytes =
-        goes_apart(work.movement) ? place_bytes(chunk_bytes_, n) : chunk_bytes_;
+        goes_apart(work.movement) ? place_bytes(work.movement, chunk_bytes_, n) : chunk_bytes_;
     cut.chunk = bytes / dtype_size(work.wire);
     cut.chunks = (work.longest + cut.chunk - 1) / cut.chunk;
     cut.work = std::move(work);
