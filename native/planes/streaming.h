@@ -6,6 +6,7 @@
 #include <cstring>
 #include <deque>
 
+#include "base/stream_copy.h"
 #include "planes/data_plane.h"
 
 namespace khorovod {
@@ -39,9 +40,23 @@ inline void to_wire(const Work& work, std::byte* dst, const std::byte* src, std:
   }
 }
 
+// Moves elements to where they stay. Outputs of an allgather or alltoall that are larger than a
+// second-level cache are not read again soon; those of other movements were just read as inputs.
+inline void copy_to_output(const Work& work, std::byte* dst, const std::byte* src,
+                           std::size_t bytes) {
+  constexpr std::size_t kLarge = std::size_t{2} << 20;
+  const bool only_written =
+      work.movement == Movement::kAllgather || work.movement == Movement::kAlltoall;
+  if (only_written && work.longest * dtype_size(work.wire) >= kLarge) {
+    stream_copy(dst, src, bytes);
+  } else {
+    std::memcpy(dst, src, bytes);
+  }
+}
+
 inline void from_wire(const Work& work, std::byte* dst, const std::byte* src, std::size_t count) {
   if (work.wire == work.dtype) {
-    std::memcpy(dst, src, count * dtype_size(work.dtype));
+    copy_to_output(work, dst, src, count * dtype_size(work.dtype));
   } else {
     kernels().convert(work.dtype, dst, work.wire, src, count, {});
   }
@@ -58,7 +73,7 @@ inline void copy_own(const Work& work, const Stream& from, const Stream& to, Sha
                                       std::size_t part) {
                                     const std::byte* in = source.in + inner * element;
                                     std::byte* out = target.out + (within + offset) * element;
-                                    if (out != in) std::memcpy(out, in, part * element);
+                                    if (out != in) copy_to_output(work, out, in, part * element);
                                   });
                  });
 }
