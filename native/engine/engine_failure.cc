@@ -106,7 +106,7 @@ void Engine::fail_everything(Status reason) {
   }
   waiting_ = 0;
   if (lost.empty()) return;
-  events_.record({now_ns(), 0, 0, 0, static_cast<std::uint32_t>(lost.size()), EventKind::kFail});
+  events_.record({now_ns(), 0, 0, static_cast<std::uint32_t>(lost.size()), EventKind::kFail});
   for (const OperationRef& operation : lost) {
     operation->status = reason;
     operation->done.store(true, std::memory_order_release);

@@ -63,7 +63,7 @@ bool Engine::announce_submissions() {
     world_.link->send(0, outgoing_.view());
   }
   events_.record(
-      {now_ns(), 0, 0, bytes, static_cast<std::uint32_t>(draining_.size()), EventKind::kAnnounce});
+      {now_ns(), 0, bytes, static_cast<std::uint32_t>(draining_.size()), EventKind::kAnnounce});
   draining_.clear();
   return true;
 }
@@ -170,6 +170,8 @@ bool Engine::decide() {
   if (tracing_) write_trace(traces_, CycleTrace{now});
   Decisions decisions = negotiator_->decide();
   decisions.tracing = tracing_;
+  events_.record(
+      {now, 0, 0, static_cast<std::uint32_t>(decisions.plans.size()), EventKind::kDecide});
   tell_everybody(decisions, false);
   negotiator_->acknowledge(0, decisions.batch);
   std::erase_if(decisions.plans,

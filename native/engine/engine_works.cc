@@ -317,7 +317,7 @@ void Engine::start(Work work, std::vector<OperationRef> operations, std::functio
   work.members = operations.front()->members;
   std::uint64_t bytes = 0;
   for (const OperationRef& operation : operations) bytes += operation->bytes;
-  events_.record({now_ns(), 0, work.plan, bytes, static_cast<std::uint32_t>(operations.size()),
+  events_.record({now_ns(), work.plan, bytes, static_cast<std::uint32_t>(operations.size()),
                   EventKind::kPlan});
   Running running{work.plan, std::move(operations), 0, std::move(at_end)};
   running.left = running.operations.size();
@@ -331,14 +331,14 @@ void Engine::on_segment_done(std::uint64_t work, std::size_t segment) {
   if (segment == DataPlane::kWhole) {
     Running whole = std::move(running);
     running_.erase(found);
-    events_.record({now_ns(), 0, whole.plan, 0, 0, EventKind::kComplete});
+    events_.record({now_ns(), whole.plan, 0, 0, EventKind::kComplete});
     if (whole.at_end) whole.at_end();
     for (const OperationRef& operation : whole.operations) part_done(operation);
     return;
   }
   const OperationRef operation = std::move(running.operations[segment]);
   if (--running.left == 0) {
-    events_.record({now_ns(), 0, running.plan, 0, 0, EventKind::kComplete});
+    events_.record({now_ns(), running.plan, 0, 0, EventKind::kComplete});
     running_.erase(found);
   }
   part_done(operation);

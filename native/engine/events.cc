@@ -5,8 +5,7 @@
 namespace khorovod {
 
 const char* event_name(EventKind kind) {
-  constexpr const char* names[kEventKindCount] = {"announce", "decide",   "plan",
-                                                  "move",     "complete", "fail"};
+  constexpr const char* names[kEventKindCount] = {"announce", "decide", "plan", "complete", "fail"};
   return names[static_cast<int>(kind)];
 }
 

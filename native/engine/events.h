@@ -12,16 +12,15 @@
 
 namespace khorovod {
 
-enum class EventKind : std::uint8_t { kAnnounce, kDecide, kPlan, kMove, kComplete, kFail };
-inline constexpr int kEventKindCount = 6;
+enum class EventKind : std::uint8_t { kAnnounce, kDecide, kPlan, kComplete, kFail };
+inline constexpr int kEventKindCount = 5;
 const char* event_name(EventKind kind);
 
 struct Event {
   Nanoseconds at = 0;
-  Nanoseconds took = 0;
   std::uint64_t plan = 0;  // 0: none
   std::uint64_t bytes = 0;
-  std::uint32_t tensors = 0;
+  std::uint32_t tensors = 0;  // of a decision: plans
   EventKind kind = EventKind::kAnnounce;
 };
 
