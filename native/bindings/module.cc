@@ -1,5 +1,6 @@
 // horovod._native: a table of contents.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -76,27 +77,27 @@ NB_MODULE(_native, m) {
       .def_prop_ro("size", &PyEngine::size)
       .def_prop_ro("plane", &PyEngine::plane);
 
-  define_operation(engine, "allreduce", &PyEngine::allreduce, "name"_a.none(), "input"_a,
-                   "output"_a, "op"_a, "prescale"_a, "postscale"_a, "compression"_a = 0,
-                   "process_set"_a = 0);
+  define_operation(engine, "allreduce", &PyEngine::allreduce, "name"_a.none(), "input"_a.none(),
+                   "output"_a.none(), "op"_a, "prescale"_a, "postscale"_a, "compression"_a = 0,
+                   "process_set"_a.none() = 0);
   define_operation(engine, "grouped_allreduce", &PyEngine::grouped_allreduce, "name"_a.none(),
                    "inputs"_a, "outputs"_a, "op"_a, "prescale"_a, "postscale"_a,
-                   "compression"_a = 0, "process_set"_a = 0);
-  define_operation(engine, "allgather", &PyEngine::allgather, "name"_a.none(), "input"_a, "wrap"_a,
-                   "process_set"_a = 0);
+                   "compression"_a = 0, "process_set"_a.none() = 0);
+  define_operation(engine, "allgather", &PyEngine::allgather, "name"_a.none(), "input"_a.none(),
+                   "wrap"_a, "process_set"_a.none() = 0);
   define_operation(engine, "grouped_allgather", &PyEngine::grouped_allgather, "name"_a.none(),
-                   "inputs"_a, "wrap"_a, "process_set"_a = 0);
-  define_operation(engine, "broadcast", &PyEngine::broadcast, "name"_a.none(), "input"_a,
-                   "output"_a, "root"_a, "process_set"_a = 0);
-  define_operation(engine, "alltoall", &PyEngine::alltoall, "name"_a.none(), "input"_a,
-                   "splits"_a.none(), "wrap"_a, "process_set"_a = 0);
-  define_operation(engine, "reducescatter", &PyEngine::reducescatter, "name"_a.none(), "input"_a,
-                   "wrap"_a, "op"_a, "prescale"_a, "postscale"_a, "compression"_a = 0,
-                   "process_set"_a = 0);
+                   "inputs"_a, "wrap"_a, "process_set"_a.none() = 0);
+  define_operation(engine, "broadcast", &PyEngine::broadcast, "name"_a.none(), "input"_a.none(),
+                   "output"_a.none(), "root"_a, "process_set"_a.none() = 0);
+  define_operation(engine, "alltoall", &PyEngine::alltoall, "name"_a.none(), "input"_a.none(),
+                   "splits"_a.none(), "wrap"_a, "process_set"_a.none() = 0);
+  define_operation(engine, "reducescatter", &PyEngine::reducescatter, "name"_a.none(),
+                   "input"_a.none(), "wrap"_a, "op"_a, "prescale"_a, "postscale"_a,
+                   "compression"_a = 0, "process_set"_a.none() = 0);
   define_operation(engine, "grouped_reducescatter", &PyEngine::grouped_reducescatter,
                    "name"_a.none(), "inputs"_a, "wrap"_a, "op"_a, "prescale"_a, "postscale"_a,
-                   "compression"_a = 0, "process_set"_a = 0);
-  engine.def("barrier", waiting(&PyEngine::barrier), "process_set"_a = 0)
+                   "compression"_a = 0, "process_set"_a.none() = 0);
+  engine.def("barrier", waiting(&PyEngine::barrier), "process_set"_a.none() = 0)
       .def("join", waiting(&PyEngine::join))
       .def("add_process_sets", waiting(&PyEngine::add_process_sets), "sets"_a)
       .def("remove_process_set", waiting(&PyEngine::remove_process_set), "process_set"_a)

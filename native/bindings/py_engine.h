@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -41,29 +42,30 @@ class PyEngine {
   };
   using PendingRef = std::unique_ptr<Pending>;
 
+  // The id of a process set; None if it is not registered.
+  using SetId = std::optional<std::uint32_t>;
+
   // What the operations of the Python class do first: check the arguments and make the operation.
   // Of each there is one that waits (`run`) and one that returns a handle (`start`).
   PendingRef allreduce(nanobind::object name, nanobind::object input, nanobind::object output,
-                       int op, double prescale, double postscale, int compression,
-                       std::uint32_t set);
+                       int op, double prescale, double postscale, int compression, SetId set);
   PendingRef grouped_allreduce(nanobind::object name, nanobind::list inputs, nanobind::list outputs,
                                int op, double prescale, double postscale, int compression,
-                               std::uint32_t set);
+                               SetId set);
   PendingRef allgather(nanobind::object name, nanobind::object input, nanobind::object wrap,
-                       std::uint32_t set);
+                       SetId set);
   PendingRef grouped_allgather(nanobind::object name, nanobind::list inputs, nanobind::object wrap,
-                               std::uint32_t set);
+                               SetId set);
   PendingRef broadcast(nanobind::object name, nanobind::object input, nanobind::object output,
-                       int root, std::uint32_t set);
+                       int root, SetId set);
   PendingRef alltoall(nanobind::object name, nanobind::object input, nanobind::object splits,
-                      nanobind::object wrap, std::uint32_t set);
+                      nanobind::object wrap, SetId set);
   PendingRef reducescatter(nanobind::object name, nanobind::object input, nanobind::object wrap,
-                           int op, double prescale, double postscale, int compression,
-                           std::uint32_t set);
+                           int op, double prescale, double postscale, int compression, SetId set);
   PendingRef grouped_reducescatter(nanobind::object name, nanobind::list inputs,
                                    nanobind::object wrap, int op, double prescale, double postscale,
-                                   int compression, std::uint32_t set);
-  PendingRef barrier(std::uint32_t set);
+                                   int compression, SetId set);
+  PendingRef barrier(SetId set);
   PendingRef join();
   PendingRef add_process_sets(std::vector<std::vector<int>> sets);
   PendingRef remove_process_set(std::uint32_t set);
@@ -86,7 +88,7 @@ class PyEngine {
   void abandon_in_child() { engine_->abandon_in_child(); }
 
  private:
-  PendingRef prepare(OpKind kind, std::uint32_t set);
+  PendingRef prepare(OpKind kind, SetId id);
   void add_tensor(Pending& pending, const nanobind::object& input, const nanobind::object& output);
   void add_group(Pending& pending, const nanobind::list& inputs, const nanobind::list& outputs);
   void add_input(Pending& pending, const nanobind::object& input);

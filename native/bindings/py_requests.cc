@@ -57,7 +57,7 @@ std::vector<std::int64_t> splits_from(const nb::object& splits, std::int64_t row
 
 PyEngine::PendingRef PyEngine::allreduce(nb::object name, nb::object input, nb::object output,
                                          int op, double prescale, double postscale, int compression,
-                                         std::uint32_t set) {
+                                         SetId set) {
   PendingRef pending = prepare(OpKind::kAllreduce, set);
   Request& request = pending->operation->request;
   set_reduction(request, op, prescale, postscale, compression);
@@ -69,7 +69,7 @@ PyEngine::PendingRef PyEngine::allreduce(nb::object name, nb::object input, nb::
 
 PyEngine::PendingRef PyEngine::grouped_allreduce(nb::object name, nb::list inputs, nb::list outputs,
                                                  int op, double prescale, double postscale,
-                                                 int compression, std::uint32_t set) {
+                                                 int compression, SetId set) {
   PendingRef pending = prepare(OpKind::kAllreduce, set);
   Request& request = pending->operation->request;
   set_reduction(request, op, prescale, postscale, compression);
@@ -80,7 +80,7 @@ PyEngine::PendingRef PyEngine::grouped_allreduce(nb::object name, nb::list input
 }
 
 PyEngine::PendingRef PyEngine::allgather(nb::object name, nb::object input, nb::object wrap,
-                                         std::uint32_t set) {
+                                         SetId set) {
   PendingRef pending = prepare(OpKind::kAllgather, set);
   add_input(*pending, input);
   allocate_results(*pending, std::move(wrap));
@@ -90,7 +90,7 @@ PyEngine::PendingRef PyEngine::allgather(nb::object name, nb::object input, nb::
 }
 
 PyEngine::PendingRef PyEngine::grouped_allgather(nb::object name, nb::list inputs, nb::object wrap,
-                                                 std::uint32_t set) {
+                                                 SetId set) {
   PendingRef pending = prepare(OpKind::kAllgather, set);
   add_inputs(*pending, inputs);
   allocate_results(*pending, std::move(wrap));
@@ -100,13 +100,13 @@ PyEngine::PendingRef PyEngine::grouped_allgather(nb::object name, nb::list input
 }
 
 PyEngine::PendingRef PyEngine::broadcast(nb::object name, nb::object input, nb::object output,
-                                         int root, std::uint32_t set) {
+                                         int root, SetId set) {
   PendingRef pending = prepare(OpKind::kBroadcast, set);
   if (!pending->operation->members->contains(root)) {
     refuse("The root rank is " + std::to_string(root) +
-           (set == 0 ? ", but the ranks are 0 to " + std::to_string(size() - 1)
-                     : ", which is not in process set " + std::to_string(set) +
-                           "; the root is a rank of the whole job"));
+           (*set == 0 ? ", but the ranks are 0 to " + std::to_string(size() - 1)
+                      : ", which is not in process set " + std::to_string(*set) +
+                            "; the root is a rank of the whole job"));
   }
   add_tensor(*pending, input, output);
   pending->operation->request.root = root;
@@ -115,7 +115,7 @@ PyEngine::PendingRef PyEngine::broadcast(nb::object name, nb::object input, nb::
 }
 
 PyEngine::PendingRef PyEngine::alltoall(nb::object name, nb::object input, nb::object splits,
-                                        nb::object wrap, std::uint32_t set) {
+                                        nb::object wrap, SetId set) {
   PendingRef pending = prepare(OpKind::kAlltoall, set);
   add_input(*pending, input);
   allocate_results(*pending, std::move(wrap));
@@ -129,7 +129,7 @@ PyEngine::PendingRef PyEngine::alltoall(nb::object name, nb::object input, nb::o
 
 PyEngine::PendingRef PyEngine::reducescatter(nb::object name, nb::object input, nb::object wrap,
                                              int op, double prescale, double postscale,
-                                             int compression, std::uint32_t set) {
+                                             int compression, SetId set) {
   PendingRef pending = prepare(OpKind::kReducescatter, set);
   Request& request = pending->operation->request;
   set_reduction(request, op, prescale, postscale, compression);
@@ -143,8 +143,7 @@ PyEngine::PendingRef PyEngine::reducescatter(nb::object name, nb::object input, 
 
 PyEngine::PendingRef PyEngine::grouped_reducescatter(nb::object name, nb::list inputs,
                                                      nb::object wrap, int op, double prescale,
-                                                     double postscale, int compression,
-                                                     std::uint32_t set) {
+                                                     double postscale, int compression, SetId set) {
   PendingRef pending = prepare(OpKind::kReducescatter, set);
   Request& request = pending->operation->request;
   set_reduction(request, op, prescale, postscale, compression);
@@ -156,7 +155,7 @@ PyEngine::PendingRef PyEngine::grouped_reducescatter(nb::object name, nb::list i
   return pending;
 }
 
-PyEngine::PendingRef PyEngine::barrier(std::uint32_t set) {
+PyEngine::PendingRef PyEngine::barrier(SetId set) {
   PendingRef pending = prepare(OpKind::kBarrier, set);
   set_name(pending->operation->request, "barrier", nb::none());
   return pending;
@@ -195,9 +194,14 @@ PyEngine::PendingRef PyEngine::remove_process_set(std::uint32_t set) {
 // ---------------------------------------------------------------------------------------------------
 // Parts of them
 
-PyEngine::PendingRef PyEngine::prepare(OpKind kind, std::uint32_t set) {
+PyEngine::PendingRef PyEngine::prepare(OpKind kind, SetId id) {
   check_usable();
   reap();
+  if (!id.has_value()) {
+    throw nb::type_error(
+        "The process set is not registered; use add_process_set() or init(process_sets=[...])");
+  }
+  const std::uint32_t set = *id;
   auto pending = std::make_unique<Pending>();
   pending->operation = std::make_shared<Operation>();
   Operation& operation = *pending->operation;

@@ -59,7 +59,7 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
     ) -> Any: ...
     def allreduce_async(
         self,
@@ -70,7 +70,7 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
     def grouped_allreduce(
@@ -82,7 +82,7 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
     ) -> Any: ...
     def grouped_allreduce_async(
         self,
@@ -93,26 +93,31 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
-    def allgather(self, name: str | None, input: Any, wrap: _Wrap, process_set: int = 0) -> Any: ...
+    def allgather(self, name: str | None, input: Any, wrap: _Wrap, process_set: int | None = 0) -> Any: ...
     def allgather_async(
-        self, name: str | None, input: Any, wrap: _Wrap, process_set: int = 0, callback: _Done | None = None
+        self,
+        name: str | None,
+        input: Any,
+        wrap: _Wrap,
+        process_set: int | None = 0,
+        callback: _Done | None = None,
     ) -> int: ...
     def grouped_allgather(
-        self, name: str | None, inputs: list[Any], wrap: _Wrap, process_set: int = 0
+        self, name: str | None, inputs: list[Any], wrap: _Wrap, process_set: int | None = 0
     ) -> Any: ...
     def grouped_allgather_async(
         self,
         name: str | None,
         inputs: list[Any],
         wrap: _Wrap,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
     def broadcast(
-        self, name: str | None, input: Any, output: Any, root: int, process_set: int = 0
+        self, name: str | None, input: Any, output: Any, root: int, process_set: int | None = 0
     ) -> Any: ...
     def broadcast_async(
         self,
@@ -120,11 +125,11 @@ class Engine:
         input: Any,
         output: Any,
         root: int,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
     def alltoall(
-        self, name: str | None, input: Any, splits: list[int] | None, wrap: _Wrap, process_set: int = 0
+        self, name: str | None, input: Any, splits: list[int] | None, wrap: _Wrap, process_set: int | None = 0
     ) -> tuple[Any, list[int]]: ...
     def alltoall_async(
         self,
@@ -132,7 +137,7 @@ class Engine:
         input: Any,
         splits: list[int] | None,
         wrap: _Wrap,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
     def reducescatter(
@@ -144,7 +149,7 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
     ) -> Any: ...
     def reducescatter_async(
         self,
@@ -155,7 +160,7 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
     def grouped_reducescatter(
@@ -167,7 +172,7 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
     ) -> Any: ...
     def grouped_reducescatter_async(
         self,
@@ -178,10 +183,10 @@ class Engine:
         prescale: float,
         postscale: float,
         compression: int = 0,
-        process_set: int = 0,
+        process_set: int | None = 0,
         callback: _Done | None = None,
     ) -> int: ...
-    def barrier(self, process_set: int = 0) -> None: ...
+    def barrier(self, process_set: int | None = 0) -> None: ...
     def join(self) -> int: ...
     def add_process_sets(self, sets: list[list[int]]) -> list[int]: ...
     def remove_process_set(self, process_set: int) -> None: ...

@@ -24,7 +24,7 @@ def broadcast_object(
 ) -> Any:
     """The root's ``obj``, on every rank of the set. The root, a rank of the whole job, gets its own back."""
     engine = runtime.engine()
-    number = _number(process_set)
+    number = process_set.process_set_id
     at_root = engine.rank == root_rank
     data = bytearray(_dumps(obj) if at_root else b"")
     length = bytearray(len(data).to_bytes(_COUNT_BYTES, "little"))
@@ -40,7 +40,7 @@ def allgather_object(
 ) -> list[Any]:
     """The objects of all ranks of the set, in the order of ranks."""
     engine = runtime.engine()
-    number = _number(process_set)
+    number = process_set.process_set_id
     data = _dumps(obj)
     lengths = engine.allgather(_part(name, "sz"), len(data).to_bytes(_COUNT_BYTES, "little"), _raw, number)
     gathered = engine.allgather(_part(name, "t"), data, _raw, number)
@@ -59,12 +59,6 @@ def _raw(memory: _native.Memory, _shape: tuple[int, ...], _index: int) -> memory
 def _part(name: str | None, what: str) -> str | None:
     # Not named after the object's type, which may differ: often all but the root have None.
     return None if name is None else f"{name}.{what}"
-
-
-def _number(process_set: ProcessSet) -> int:
-    if process_set.process_set_id is None:
-        raise ValueError(f"{process_set} is not registered; use add_process_set() first.")
-    return process_set.process_set_id
 
 
 def _dumps(obj: Any) -> bytes:

@@ -146,7 +146,7 @@ __all__ = [
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Returns when every rank of the set has called it."""
-    engine().barrier(process_set.process_set_id)  # type: ignore[arg-type]
+    engine().barrier(process_set.process_set_id)
 
 
 def join() -> int:

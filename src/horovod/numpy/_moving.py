@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-# A set that is not registered has no id: the engine raises TypeError for the None.
-# mypy: disable-error-code="arg-type"
-
 
 def broadcast(
     tensor: npt.ArrayLike,

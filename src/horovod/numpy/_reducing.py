@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     Array = npt.NDArray[Any]
     Done = Callable[[BaseException | None], object]
 
-# A set that is not registered has no id: the engine raises TypeError for the None.
-# mypy: disable-error-code="arg-type"
-
 
 def allreduce(
     tensor: npt.ArrayLike,
