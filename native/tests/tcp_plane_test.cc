@@ -3,20 +3,20 @@
 // threads, or take turns in one thread by a seeded die.
 #include "planes/tcp_plane.h"
 
-#include <chrono>
 #include <thread>
 
-#include "tests/plane_jobs.h"
+#include "tests/plane_runs.h"
 #include "tests/tcp_mesh.h"
 
 namespace khorovod::testing {
 
 namespace {
 
-using Planes = std::vector<std::unique_ptr<TcpPlane>>;
-
 constexpr std::size_t kSmallChunk = 4096;  // 1024 floats
 constexpr int kSmallBuffers = 4096;
+const std::vector<std::size_t> kBorders = {1, 15, 16, 17, 33, 1023, 1024, 1025, 2048, 5000, 40'961};
+const std::vector<std::size_t> kBordersOnTheWire = {1, 31, 33, 2047, 2048, 2049, 30'001};
+constexpr std::size_t kMost = 6000;  // elements of a tensor of random works
 
 Planes make_planes(int size, std::size_t chunk_bytes, int buffer_bytes = 0) {
   Mesh mesh = make_tcp_mesh(size, buffer_bytes);
@@ -30,193 +30,15 @@ Planes make_planes(int size, std::size_t chunk_bytes, int buffer_bytes = 0) {
   return planes;
 }
 
-MembersRef members_of(std::vector<int> ranks) {
-  auto members = std::make_shared<Members>();
-  members->set = 1;
-  members->ranks = std::move(ranks);
-  return members;
-}
-
-// Numbers the plans and fills in who takes part.
-std::vector<JobSpec> numbered(std::vector<JobSpec> specs, int size) {
-  unsigned plan = 0;
-  for (JobSpec& spec : specs) {
-    spec.seed = ++plan;
-    if (spec.members == nullptr) spec.members = all_ranks(size);
-  }
-  return specs;
-}
-
-std::vector<Job> jobs_of(int rank, const std::vector<JobSpec>& specs) {
-  std::vector<Job> jobs;
-  for (const JobSpec& spec : specs) {
-    if (spec.members->contains(rank)) jobs.push_back(make_job(spec, rank, 7 * jobs.size() + 3));
-  }
-  return jobs;
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Ranks as threads
-
-struct Pace {
-  unsigned seed = 0;
-  bool restless = false;  // random pauses, works submitted one by one at random times
-};
-
-// Runs the jobs on one plane until all are done or it fails. Sleeps as the engine does, and counts
-// the times that the kernel woke it for nothing.
-Status run_jobs(DataPlane& plane, std::vector<Job>& jobs, const Pace& pace) {
-  std::mt19937 random(pace.seed);
-  DoneBook book(jobs);
-  std::size_t submitted = 0;
-  int in_vain = 0;
-  bool woken = false;
-  while (!book.complete()) {
-    bool news = false;
-    while (submitted < jobs.size() && (!pace.restless || random() % 4 == 0)) {
-      plane.submit(jobs[submitted++].work);
-      news = true;
-    }
-    if (pace.restless && random() % 8 == 0) {
-      std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
-    }
-    const bool moved = plane.advance(std::ref(book));
-    if (!plane.failure().ok()) return plane.failure();
-    if (woken && !moved && !news) CHECK(++in_vain < 20);
-    woken = false;
-    if (moved) continue;
-    std::vector<pollfd> fds;
-    plane.wanted_fds(fds);
-    if (fds.empty()) std::this_thread::yield();
-    woken = ::poll(fds.data(), fds.size(), submitted < jobs.size() || fds.empty() ? 0 : 2000) > 0;
-  }
-  return {};
-}
-
-void check_jobs(Planes planes, std::vector<JobSpec> specs, bool restless = false) {
-  const int size = static_cast<int>(planes.size());
-  specs = numbered(std::move(specs), size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      std::vector<Job> jobs = jobs_of(rank, specs);
-      const Pace pace{static_cast<unsigned>(rank * 31 + size), restless};
-      CHECK_EQ(run_jobs(*planes[at(rank)], jobs, pace).message, "");
-    });
-  }
-  for (auto& thread : threads) thread.join();
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Ranks that take turns
-
-// Some ranks get many turns and some few, and works become known at different times: whatever the
-// die says, everything must get done.
-void check_by_turns(Planes planes, std::vector<JobSpec> specs, unsigned seed) {
-  const int size = static_cast<int>(planes.size());
-  specs = numbered(std::move(specs), size);
-  std::vector<std::vector<Job>> jobs;
-  std::vector<DoneBook> books;
-  for (int r = 0; r < size; ++r) jobs.push_back(jobs_of(r, specs));
-  for (auto& of_rank : jobs) books.emplace_back(of_rank);
-  std::vector<std::size_t> submitted(at(size));
-  std::mt19937 random(seed);
-  std::vector<unsigned> weights;
-  for (int r = 0; r < size; ++r) weights.push_back(1u << random() % 6);
-  std::discrete_distribution<int> next(weights.begin(), weights.end());
-  auto waited_since = std::chrono::steady_clock::now();
-  while (!std::all_of(books.begin(), books.end(), [](auto& book) { return book.complete(); })) {
-    const auto r = at(next(random));
-    bool moved = submitted[r] < jobs[r].size() && random() % 4 == 0;
-    if (moved) planes[r]->submit(jobs[r][submitted[r]++].work);
-    moved |= planes[r]->advance(std::ref(books[r]));
-    CHECK_EQ(planes[r]->failure().message, "");
-    const auto now = std::chrono::steady_clock::now();
-    if (moved) waited_since = now;
-    CHECK(now - waited_since < std::chrono::seconds(20));
-  }
-}
-
-// ---------------------------------------------------------------------------------------------------
-// Jobs
-
-std::vector<JobSpec> border_jobs(Movement movement, int size) {
-  std::vector<JobSpec> jobs;
-  for (const std::size_t count :
-       {1u, 15u, 16u, 17u, 33u, 1023u, 1024u, 1025u, 2048u, 5000u, 40'961u}) {
-    const int root = static_cast<int>(count) % size;
-    jobs.push_back({.movement = movement, .counts = {count}, .root = root});
-    jobs.push_back({.movement = movement,
-                    .counts = {count, 3, count},
-                    .in_place = true,
-                    .dtype = DType::kInt32,
-                    .root = root});
-    if (movement != Movement::kAllreduce && movement != Movement::kReducescatter) {
-      jobs.push_back({.movement = movement, .counts = {2, count}, .dtype = DType::kUint8});
-      continue;
-    }
-    jobs.push_back({.movement = movement,
-                    .counts = {count},
-                    .reduction = Reduction::kMin,
-                    .prescale = {0.7, 1},
-                    .postscale = {1.0, 3}});
-    jobs.push_back(
-        {.movement = movement, .counts = {7, count}, .in_place = true, .prescale = {3.3, 1}});
-  }
-  return jobs;
-}
-
-// Half precision on the wire of float32 tensors.
-std::vector<JobSpec> converted_jobs(int size) {
-  std::vector<JobSpec> jobs;
-  for (const std::size_t count : {1u, 31u, 33u, 2047u, 2048u, 2049u, 30'001u}) {
-    for (const bool in_place : {false, true}) {
-      jobs.push_back({.counts = {count, 5, count},
-                      .in_place = in_place,
-                      .wire = DType::kFloat16,
-                      .prescale = {in_place ? 0.5 : 1.0, 1},
-                      .postscale = {1.0, size}});
-    }
-  }
-  return jobs;
-}
-
-std::vector<JobSpec> random_jobs(std::size_t how_many, const std::vector<MembersRef>& sets,
-                                 unsigned seed) {
-  constexpr Movement kMovements[] = {Movement::kAllreduce, Movement::kBroadcast,
-                                     Movement::kAllgather, Movement::kAlltoall,
-                                     Movement::kReducescatter};
-  std::mt19937 random(seed);
-  std::vector<JobSpec> jobs(how_many);
-  for (JobSpec& job : jobs) {
-    job.members = sets[random() % sets.size()];
-    const int size = job.members->size();
-    job.movement = kMovements[random() % 5];
-    const std::size_t tensors = 1 + random() % 5;
-    for (std::size_t i = 0; i < tensors; ++i) job.counts.push_back(1 + random() % 6000);
-    job.in_place = random() % 2 == 0;
-    job.root = static_cast<int>(random() % static_cast<unsigned>(size));
-    if (job.movement == Movement::kAllreduce && random() % 3 == 0) job.wire = DType::kFloat16;
-    if (job.movement != Movement::kAllreduce && job.movement != Movement::kReducescatter) continue;
-    if (random() % 3 == 0) job.prescale = {1.25, 1};
-    if (random() % 3 == 0) job.postscale = {1.0, size};
-  }
-  return jobs;
-}
-
 void borders(Movement movement) {
   for (const int size : {2, 3, 5}) {
-    check_jobs(make_planes(size, kSmallChunk), border_jobs(movement, size));
+    check_jobs(make_planes(size, kSmallChunk), border_jobs(movement, size, kBorders));
   }
 }
 
 void slow_and_late(int size) {
   check_jobs(make_planes(size, kSmallChunk, kSmallBuffers),
-             random_jobs(40, {all_ranks(size)}, static_cast<unsigned>(size)), true);
-}
-
-std::vector<MembersRef> overlapping_sets() {
-  return {members_of({0, 1}), members_of({1, 2}), members_of({0, 2}), all_ranks(3)};
+             random_jobs(40, {all_ranks(size)}, static_cast<unsigned>(size), kMost), true);
 }
 
 // A work of two ranks, and the header of an item that rank 1 pretends to send for it.
@@ -241,30 +63,35 @@ TEST(broadcast_at_borders) { borders(Movement::kBroadcast); }
 TEST(allgather_at_borders) { borders(Movement::kAllgather); }
 TEST(alltoall_at_borders) { borders(Movement::kAlltoall); }
 TEST(reducescatter_at_borders) { borders(Movement::kReducescatter); }
-TEST(another_type_on_the_wire_2) { check_jobs(make_planes(2, kSmallChunk), converted_jobs(2)); }
-TEST(another_type_on_the_wire_3) { check_jobs(make_planes(3, kSmallChunk), converted_jobs(3)); }
-TEST(another_type_on_the_wire_5) { check_jobs(make_planes(5, kSmallChunk), converted_jobs(5)); }
+TEST(another_type_on_the_wire_2) {
+  check_jobs(make_planes(2, kSmallChunk), converted_jobs(2, kBordersOnTheWire));
+}
+TEST(another_type_on_the_wire_3) {
+  check_jobs(make_planes(3, kSmallChunk), converted_jobs(3, kBordersOnTheWire));
+}
+TEST(another_type_on_the_wire_5) {
+  check_jobs(make_planes(5, kSmallChunk), converted_jobs(5, kBordersOnTheWire));
+}
 TEST(slow_and_late_ranks_2) { slow_and_late(2); }
 TEST(slow_and_late_ranks_3) { slow_and_late(3); }
 TEST(slow_and_late_ranks_5) { slow_and_late(5); }
 
 TEST(overlapping_sets_in_threads) {
-  check_jobs(make_planes(3, kSmallChunk, kSmallBuffers), random_jobs(80, overlapping_sets(), 1),
-             true);
+  check_jobs(make_planes(3, kSmallChunk, kSmallBuffers),
+             random_jobs(80, overlapping_sets(3), 1, kMost), true);
 }
 
 TEST(overlapping_sets_by_turns) {
   for (unsigned seed = 1; seed <= 12; ++seed) {
     check_by_turns(make_planes(3, kSmallChunk, kSmallBuffers),
-                   random_jobs(40, overlapping_sets(), seed), seed);
+                   random_jobs(40, overlapping_sets(3), seed, kMost), seed);
   }
 }
 
 TEST(sets_of_a_larger_world_by_turns) {
-  const std::vector<MembersRef> sets = {members_of({0, 1, 2, 3}), members_of({3, 4}),
-                                        members_of({0, 2, 4}), members_of({1, 4}), all_ranks(5)};
   for (unsigned seed = 1; seed <= 6; ++seed) {
-    check_by_turns(make_planes(5, kSmallChunk, kSmallBuffers), random_jobs(30, sets, seed), seed);
+    check_by_turns(make_planes(5, kSmallChunk, kSmallBuffers),
+                   random_jobs(30, overlapping_sets(5), seed, kMost), seed);
   }
 }
 
