@@ -5,7 +5,7 @@ namespace khorovod {
 namespace baseline {
 extern const Kernels kernels;
 }
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KHOROVOD_BASELINE_ONLY)
 namespace avx2 {
 extern const Kernels kernels;
 }
@@ -16,7 +16,7 @@ extern const Kernels kernels;
 
 std::vector<const Kernels*> supported_kernels() {
   std::vector<const Kernels*> sets{&baseline::kernels};
-#if defined(__x86_64__)
+#if defined(__x86_64__) && !defined(KHOROVOD_BASELINE_ONLY)
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c"))
     sets.push_back(&avx2::kernels);
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
