@@ -67,8 +67,15 @@ bool ShmPlane::wait_for(News news, int rank) {
 // ---------------------------------------------------------------------------------------------------
 // Copying in
 
+// Whether this rank reads its own slot when it gathers. The others may be done with it by then.
+bool ShmPlane::needs_own_slot(const ShmWork& cut) {
+  return cut.work.movement == Movement::kReducescatter && !travels_as_it_is(cut.work);
+}
+
 // Whether the next slot of mine, and its entry in the lanes, may be written.
 bool ShmPlane::slot_is_free(const ShmWork& cut, std::uint64_t chunk) {
+  // What I need myself: gathering waits for somebody, or goes on in this very call.
+  if (gathered_ < own_needed_ && copied_ - gathered_ >= slot_readers_.size()) return false;
   for (int member = 0; member < cut.size(); ++member) {
     if (member == cut.me) continue;
     const Lane& lane = domain_.lane(domain_.rank(), cut.rank_of(member));
@@ -152,6 +159,7 @@ bool ShmPlane::copy_in() {
     if (!slot_is_free(cut, copy_.chunk)) return false;
     fill_slot(cut, copy_.chunk, domain_.slot(domain_.rank(), slots_used_));
     publish(cut, copy_.chunk);
+    if (needs_own_slot(cut)) own_needed_ = copied_ + 1;
   }
   works_.move_on(copy_);
   ++copied_;
@@ -385,6 +393,7 @@ bool ShmPlane::gather(const Done& done) {
   if (!all_here) return false;
   tell_consumed(cut, chunk);
   works_.finish_chunk(gather_, done);
+  ++gathered_;
   return true;
 }
 

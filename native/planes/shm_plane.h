@@ -54,6 +54,7 @@ class ShmPlane : public DataPlane {
   bool wait_for(News news, int rank);
 
   bool copy_in();
+  static bool needs_own_slot(const ShmWork& cut);
   bool slot_is_free(const ShmWork& cut, std::uint64_t chunk);
   bool has_something_for_others(const ShmWork& cut, std::uint64_t chunk) const;
   void fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slot) const;
@@ -84,7 +85,9 @@ class ShmPlane : public DataPlane {
   Place gather_;
   std::uint64_t copied_ = 0;
   std::uint64_t reduced_ = 0;
-  std::uint64_t slots_used_ = 0;                   // the next one is that, round and round
+  std::uint64_t gathered_ = 0;
+  std::uint64_t own_needed_ = 0;  // until so many are gathered, a slot of mine may be read by me
+  std::uint64_t slots_used_ = 0;  // the next one is that, round and round
   std::vector<std::vector<Reader>> slot_readers_;  // by slot, of what was put there last
   std::vector<const std::byte*> slots_;            // scratch: of a chunk, by member
   std::vector<const std::byte*> sources_;          // scratch: of a reduction, by member
