@@ -83,6 +83,8 @@ void Timeline::close() {
   wake_.notify_one();
   if (!thread_.joinable()) return;
   thread_.join();
+  while (!queue_.empty()) write(take_first());
+  flush();
   if (!broken_) file_.finish();
 }
 
@@ -94,24 +96,32 @@ Status Timeline::failure() const {
 void Timeline::run() {
   // What is written later does no harm; a rank that waits for a core does.
   ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowestPriority);
-  std::deque<Delivery> work;
   std::unique_lock lock(mutex_);
   for (;;) {
-    while (queue_.empty()) {
-      if (stopping_) return;
+    while (queue_.empty() && !stopping_) {
       waiting_for_first_ = true;
       wake_.wait(lock);
     }
     waiting_for_first_ = false;
-    work.swap(queue_);
-    queued_bytes_ = 0;
+    while (!queue_.empty() && !stopping_) {
+      const Delivery delivery = take_first();
+      lock.unlock();
+      write(delivery);
+      lock.lock();
+    }
+    if (stopping_) return;  // close() does the rest, at its own priority
     lock.unlock();
-    for (const Delivery& delivery : work) write(delivery);
-    work.clear();
     flush();
     lock.lock();
     wake_.wait_for(lock, kPause, [this] { return stopping_ || queued_bytes_ >= kHurryBytes; });
   }
+}
+
+Timeline::Delivery Timeline::take_first() {
+  Delivery first = std::move(queue_.front());
+  queue_.pop_front();
+  queued_bytes_ -= first.second.size();
+  return first;
 }
 
 void Timeline::write(const Delivery& delivery) {

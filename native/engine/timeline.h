@@ -42,6 +42,7 @@ class Timeline {
   Timeline(std::string path, UniqueFd file, bool mark_cycles);
 
   void run();
+  Delivery take_first();  // with mutex_ held, or after the writer has ended
   void write(const Delivery& delivery);
   void write_events();  // of one record: they come into the file together
   void flush();
