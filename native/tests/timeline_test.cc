@@ -424,9 +424,11 @@ TEST(full_disk_ends_the_timeline_and_nothing_else) {
   const std::string path = fresh_path();
   rlimit before;
   CHECK_EQ(::getrlimit(RLIMIT_FSIZE, &before), 0);
-  const rlimit small = {100'000, before.rlim_max};
+  const rlimit small = {1'000'000, before.rlim_max};
   const auto timeline = opened(path);
   CHECK_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
+  timeline->add(0, records_of(std::vector<Trace>(100, operation())));
+  until([&] { return count_of(content(path), "\"ph\"") > 500; });
   until([&] {
     timeline->add(0, records_of(std::vector<Trace>(100, operation())));
     return !timeline->failure().ok();
