@@ -12,6 +12,4 @@ namespace khorovod {
 void adasum(DType dtype, std::byte* out, const std::byte* const* sources, int source_count,
             std::size_t count, Scale scale);
 
-constexpr bool is_power_of_two(int number) { return number > 0 && (number & (number - 1)) == 0; }
-
 }  // namespace khorovod

@@ -1,5 +1,6 @@
-// What the engine does, as a ring of small records and running totals: the source of timelines,
-// stall reports, metrics and the benchmark of negotiation cost. Cheap enough to be always on.
+// What the engine does, as a ring of small records and running totals, for whoever looks inside:
+// tests, the benchmark of negotiation cost, later stall reports and metrics. Cheap enough to be
+// always on. (Timelines have records of their own, in trace.h: they need names.)
 #pragma once
 
 #include <array>
