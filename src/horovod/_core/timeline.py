@@ -36,6 +36,7 @@ def start_timeline(file_path: str | os.PathLike[str], mark_cycles: bool = False)
     if not path:
         raise ValueError("start_timeline() needs the path of a file; file_path is empty.")
     if running.identity.rank == 0:
+        running.engine.stop_timeline()
         running.engine.start_timeline(path, bool(mark_cycles))
 
 
