@@ -280,14 +280,20 @@ Wanted Engine::wanted_news() const {
   return wanted;
 }
 
+bool Engine::receive() {
+  return world_.link->receive(
+      [this](int peer, Bytes message) { return on_message(peer, message); });
+}
+
+bool Engine::advance_plane() {
+  return world_.plane->advance(
+      [this](std::uint64_t work, std::size_t segment) { on_segment_done(work, segment); });
+}
+
 bool Engine::step() {
   if (broken_) return false;
   const int departed = world_.link->departed();
   const Nanoseconds began = now_ns();
-  const auto receive = [this] {
-    return world_.link->receive(
-        [this](int peer, Bytes message) { return on_message(peer, message); });
-  };
   // The coordinator books what others have said before it books what is new here: who was first.
   bool moved = world_.rank == 0 && receive();
   moved |= announce_submissions();
@@ -302,8 +308,7 @@ bool Engine::step() {
   const Nanoseconds negotiated = now_ns();
   if (moved) add(counters_.negotiate_ns, static_cast<std::uint64_t>(negotiated - began));
   if (!running_.empty()) {
-    const bool advanced = world_.plane->advance(
-        [this](std::uint64_t work, std::size_t segment) { on_segment_done(work, segment); });
+    const bool advanced = advance_plane();
     if (advanced) add(counters_.move_ns, static_cast<std::uint64_t>(now_ns() - negotiated));
     moved |= advanced;
   }

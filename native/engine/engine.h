@@ -112,6 +112,8 @@ class Engine {
   WaitResult drive(Operation& operation);
   bool spin_for_news(std::uint32_t mark) const;
   bool step();
+  bool receive();
+  bool advance_plane();
   bool announce_submissions();
   void announce(const OperationRef& operation, std::size_t& inline_budget);
   std::size_t write_payload(const Operation& operation, std::byte* to) const;

@@ -10,8 +10,7 @@ namespace khorovod {
 bool Engine::stuck_on_departed(int& blocker) {
   blocker = world_.plane->wanted_news().from;
   if (blocker < 0 || !world_.link->has_left(blocker)) return false;
-  const bool moved = world_.plane->advance(
-      [this](std::uint64_t work, std::size_t segment) { on_segment_done(work, segment); });
+  const bool moved = advance_plane();
   publish_finished();
   return !moved;
 }
@@ -30,7 +29,7 @@ void Engine::check_world(bool quiet, int departed) {
   Status failure = world_.link->failure();
   if (failure.ok() && !world_.plane->failure().ok()) {
     // A rank whose connection has ended may have said why before: that another one died, say.
-    world_.link->receive([this](int peer, Bytes message) { return on_message(peer, message); });
+    receive();
     failure = world_.link->failure();
     if (failure.ok()) failure = world_.plane->failure();
   }

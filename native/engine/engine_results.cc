@@ -116,19 +116,14 @@ bool Engine::change_process_sets(Operation& operation, const PlanEntry& entry) {
     return true;
   }
   if (operation.request.kind != OpKind::kAddProcessSets) return true;
-  std::size_t next = 0;
+  std::vector<std::vector<int>> added = new_sets(operation.request, world_.size);
+  if (added.size() != entry.numbers.size()) return false;
   const std::lock_guard lock(submit_mutex_);
-  for (std::size_t at = 0; at < numbers.size();) {
-    auto fresh = std::make_shared<Members>();
-    const auto count = static_cast<std::size_t>(numbers[at++]);
-    if (count > numbers.size() - at || next == entry.numbers.size()) return false;
-    for (const std::size_t end = at + count; at < end; ++at) {
-      fresh->ranks.push_back(static_cast<int>(numbers[at]));
-    }
-    fresh->set = static_cast<std::uint32_t>(entry.numbers[next++]);
-    sets_[fresh->set] = std::move(fresh);
+  for (std::size_t i = 0; i < added.size(); ++i) {
+    const auto id = static_cast<std::uint32_t>(entry.numbers[i]);
+    sets_[id] = std::make_shared<Members>(Members{id, std::move(added[i])});
   }
-  return next == entry.numbers.size();
+  return true;
 }
 
 // What was announced and not decided on before a set was removed never will be. What is still in

@@ -373,19 +373,12 @@ std::string Negotiator::administrate(Entry& entry, PlanEntry& item) {
     drop_set(id);
     return "";
   }
-  for (std::size_t at = 0; at < numbers.size();) {
-    auto members = std::make_shared<Members>();
-    const auto count = static_cast<std::size_t>(numbers[at++]);
-    if (count == 0 || count > numbers.size() - at) return "The process sets make no sense";
-    for (const std::size_t end = at + count; at < end; ++at) {
-      const auto rank = numbers[at];
-      const bool rises = members->ranks.empty() || rank > members->ranks.back();
-      if (rank < 0 || rank >= size_ || !rises) return "The ranks of a process set make no sense";
-      members->ranks.push_back(static_cast<int>(rank));
-    }
-    members->set = free_set_id();
-    item.numbers.push_back(members->set);
-    sets_[members->set] = std::move(members);
+  std::vector<std::vector<int>> added = new_sets(entry.request, size_);
+  if (added.empty()) return "The process sets make no sense";
+  for (auto& ranks : added) {
+    const std::uint32_t id = free_set_id();
+    sets_[id] = std::make_shared<Members>(Members{id, std::move(ranks)});
+    item.numbers.push_back(id);
   }
   return "";
 }

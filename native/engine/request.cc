@@ -17,12 +17,8 @@ std::string list_text(const std::vector<std::int64_t>& values) {
 std::string sets_text(const Request& r) {
   if (r.kind != OpKind::kAddProcessSets) return list_text(r.numbers);
   std::string text;
-  for (std::size_t at = 0; at < r.numbers.size();) {
-    const auto count = std::min(static_cast<std::size_t>(r.numbers[at]), r.numbers.size() - at - 1);
-    const auto begin = r.numbers.begin() + static_cast<std::ptrdiff_t>(at) + 1;
-    text += (text.empty() ? "" : " and ") +
-            list_text({begin, begin + static_cast<std::ptrdiff_t>(count)});
-    at += count + 1;
+  for (const auto& ranks : new_sets(r, std::numeric_limits<int>::max())) {
+    text += (text.empty() ? "" : " and ") + list_text({ranks.begin(), ranks.end()});
   }
   return text;
 }
@@ -231,6 +227,23 @@ std::string mismatch(const Request& left, int rank_left, const Request& right, i
     return differ("process sets", a, sets_text(left), b, sets_text(right));
   }
   return "";
+}
+
+std::vector<std::vector<int>> new_sets(const Request& request, int world_size) {
+  const auto& numbers = request.numbers;
+  std::vector<std::vector<int>> sets;
+  for (std::size_t at = 0; at < numbers.size();) {
+    const auto count = static_cast<std::size_t>(numbers[at++]);
+    if (count == 0 || count > numbers.size() - at) return {};
+    std::vector<int>& ranks = sets.emplace_back();
+    for (const std::size_t end = at + count; at < end; ++at) {
+      const std::int64_t rank = numbers[at];
+      const bool rises = ranks.empty() || rank > ranks.back();
+      if (rank < 0 || rank >= world_size || !rises) return {};
+      ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  return sets;
 }
 
 Rows rows_of_member(std::int64_t rows, int member, int size) {

@@ -94,6 +94,9 @@ bool read_request(Reader& in, Request& request);
 // type, operation, group, shape, scale factors, compression, reduction, root, numbers.
 std::string mismatch(const Request& a, int rank_a, const Request& b, int rank_b);
 
+// The ranks of the process sets that a request would add; empty if they make no sense.
+std::vector<std::vector<int>> new_sets(const Request& request, int world_size);
+
 // The rows of a tensor that a member gets from a reducescatter.
 struct Rows {
   std::int64_t begin;
