@@ -19,9 +19,13 @@ enum class Code : std::uint8_t {
 struct Status {
   Code code = Code::kOk;
   std::string message;
+  int rank = -1;  // of a lost peer whose end somebody else may know more about
 
   bool ok() const { return code == Code::kOk; }
-  static Status error(Code code, std::string message) { return {code, std::move(message)}; }
+  static Status error(Code code, std::string message) { return {code, std::move(message), -1}; }
+  static Status lost(int rank, std::string message) {
+    return {Code::kPeerLost, std::move(message), rank};
+  }
 };
 
 }  // namespace khorovod

@@ -67,11 +67,11 @@ NB_MODULE(_native, m) {
       .def_static("alone", &khorovod::make_engine_alone, "options"_a, "errors"_a, "A world of one.")
       .def_static(
           "shm", &khorovod::make_engine_shm, "rank"_a, "size"_a, "region_fd"_a, "wake_fd"_a,
-          "eventfds"_a, "peers"_a, "options"_a, "errors"_a,
+          "eventfds"_a, "peers"_a, "options"_a, "errors"_a, "observer"_a,
           "Ranks that share memory. Takes ownership of wake_fd, eventfds and the pidfds in peers.")
       .def_static(
           "tcp", &khorovod::make_engine_tcp, "rank"_a, "size"_a, "wake_fd"_a, "control_fds"_a,
-          "data_fds"_a, "peers"_a, "options"_a, "errors"_a,
+          "data_fds"_a, "peers"_a, "options"_a, "errors"_a, "observer"_a,
           "Ranks that talk over sockets. Takes ownership of all descriptors; -1 for the own rank.")
       .def_prop_ro("rank", &PyEngine::rank)
       .def_prop_ro("size", &PyEngine::size)
@@ -109,6 +109,6 @@ NB_MODULE(_native, m) {
       .def("stop_timeline", &PyEngine::stop_timeline)
       .def("counters", &PyEngine::counters)
       .def("events", &PyEngine::events)
-      .def("shutdown", &PyEngine::shutdown)
+      .def("shutdown", &PyEngine::shutdown, "last_words"_a = "")
       .def("abandon_in_child", &PyEngine::abandon_in_child);
 }

@@ -26,23 +26,47 @@ class Shared {
   std::shared_ptr<nb::object> object_;
 };
 
+nb::object exception_of(const nb::object& errors, const Status& status) {
+  return errors[static_cast<std::size_t>(status.code)](status.message.c_str(), status.rank);
+}
+
 void call_back(const nb::object& call, const nb::object& errors, const Status& status) {
   const nb::gil_scoped_acquire acquire;
   try {
-    if (status.ok()) {
-      call(nb::none());
-    } else {
-      call(errors[static_cast<std::size_t>(status.code)](status.message.c_str()));
-    }
+    call(status.ok() ? nb::none() : exception_of(errors, status));
   } catch (nb::python_error& error) {
     error.discard_as_unraisable(call);
   }
 }
 
+Observer observer_from(const nb::tuple& given) {
+  if (given.size() == 0) return {};
+  return {.place =
+              [place = Shared(given[0])] {
+                const nb::gil_scoped_acquire acquire;
+                try {
+                  return std::string(nb::str((*place)()).c_str());
+                } catch (nb::python_error& error) {
+                  error.discard_as_unraisable(*place);
+                  return std::string();
+                }
+              },
+          .warn =
+              [warn = Shared(given[1])](const std::string& text) {
+                const nb::gil_scoped_acquire acquire;
+                try {
+                  (*warn)(text.c_str());
+                } catch (nb::python_error& error) {
+                  error.discard_as_unraisable(*warn);
+                }
+              }};
+}
+
 }  // namespace
 
-PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors)
-    : engine_(std::make_unique<Engine>(std::move(world), options)), errors_(std::move(errors)) {}
+PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors, nb::tuple observer)
+    : engine_(std::make_unique<Engine>(std::move(world), options, observer_from(observer))),
+      errors_(std::move(errors)) {}
 
 PyEngine::~PyEngine() {
   if (engine_->in_forked_child()) {
@@ -53,13 +77,13 @@ PyEngine::~PyEngine() {
   shutdown();
 }
 
-void PyEngine::shutdown() {
+void PyEngine::shutdown(const std::string& last_words) {
   // The second time, in the destructor at the latest, the GIL is kept: the interpreter may be
   // ending.
   if (engine_->in_forked_child() || std::exchange(ended_, true)) return;
   {
     nb::gil_scoped_release release;
-    engine_->shutdown();
+    engine_->shutdown(last_words);
     // Threads that waited must have the GIL back before the interpreter can end: while it does,
     // taking the GIL ends the thread, and it would be unwound through frames that cannot throw.
     for (int i = 0; i < kLongestFarewell && waiters_.load(std::memory_order_acquire) > 0; ++i) {
@@ -90,21 +114,19 @@ void PyEngine::take_finished_orphans(std::vector<PendingRef>& finished) {
 }
 
 void PyEngine::check(const Status& status) const {
-  if (!status.ok()) raise(status.code, status.message);
-}
-
-void PyEngine::raise(Code code, const std::string& message) const {
-  const nb::object type = errors_[static_cast<std::size_t>(code)];
-  PyErr_SetString(type.ptr(), message.c_str());
+  if (status.ok()) [[likely]]
+    return;
+  const nb::object error = exception_of(errors_, status);
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }
 
 void PyEngine::check_usable() const {
   if (!engine_->in_forked_child()) [[likely]]
     return;
-  raise(Code::kShutdown,
-        "This is a forked child of the process that called init(): collective operations work only "
-        "there");
+  check(Status::error(Code::kShutdown,
+                      "This is a forked child of the process that called init(): collective "
+                      "operations work only there"));
 }
 
 // ---------------------------------------------------------------------------------------------------

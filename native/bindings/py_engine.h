@@ -22,8 +22,10 @@ namespace khorovod {
 
 class PyEngine {
  public:
-  // `errors` holds an exception class per Code, in order.
-  PyEngine(World world, EngineOptions options, nanobind::tuple errors);
+  // `errors` makes an exception of a message and, of a lost rank, its number: one per Code, in
+  // order. `observer` is place() -> str and warn(str), see Observer; or empty.
+  PyEngine(World world, EngineOptions options, nanobind::tuple errors,
+           nanobind::tuple observer = {});
   ~PyEngine();
 
   int rank() const { return engine_->rank(); }
@@ -84,7 +86,7 @@ class PyEngine {
   bool stop_timeline();
   nanobind::dict counters() const;
   nanobind::list events() const;
-  void shutdown();
+  void shutdown(const std::string& last_words = "");
   void abandon_in_child() { engine_->abandon_in_child(); }
 
  private:
@@ -102,7 +104,6 @@ class PyEngine {
 
   void wait(Operation& operation);
   void check(const Status& status) const;
-  [[noreturn]] void raise(Code code, const std::string& message) const;
   void check_usable() const;
   void reap();
   void release_finished();

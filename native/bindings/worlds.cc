@@ -27,6 +27,10 @@ EngineOptions options_from(const nb::dict& given) {
       options.cycle_time = nb::cast<Nanoseconds>(value);
     } else if (name == "spin_ns") {
       options.spin = nb::cast<Nanoseconds>(value);
+    } else if (name == "stall_warn_ns") {
+      options.stall.warn = nb::cast<Nanoseconds>(value);
+    } else if (name == "stall_shutdown_ns") {
+      options.stall.shutdown = nb::cast<Nanoseconds>(value);
     } else {
       throw nb::key_error(name.c_str());
     }
@@ -66,7 +70,8 @@ PyEngine* make_engine_alone(const nb::dict& options, nb::tuple errors) {
 }
 
 PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::vector<int> eventfds,
-                          std::vector<PeerTuple> peers, const nb::dict& options, nb::tuple errors) {
+                          std::vector<PeerTuple> peers, const nb::dict& options, nb::tuple errors,
+                          nb::tuple observer) {
   // From here on the descriptors are owned, whatever goes wrong.
   UniqueFd wake(wake_fd);
   std::vector<UniqueFd> bells = owned(eventfds);
@@ -78,15 +83,16 @@ PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::v
   }
   return new PyEngine(make_shm_world(rank, size, std::move(region), std::move(wake),
                                      std::move(bells), std::move(others)),
-                      options_from(options), std::move(errors));
+                      options_from(options), std::move(errors), std::move(observer));
 }
 
 PyEngine* make_engine_tcp(int rank, int size, int wake_fd, std::vector<int> control_fds,
                           std::vector<int> data_fds, std::vector<PeerTuple> peers,
-                          const nb::dict& options, nb::tuple errors) {
+                          const nb::dict& options, nb::tuple errors, nb::tuple observer) {
   World world = make_tcp_world(rank, size, UniqueFd(wake_fd), owned(control_fds), owned(data_fds),
                                peers_from(peers));
-  return new PyEngine(std::move(world), options_from(options), std::move(errors));
+  return new PyEngine(std::move(world), options_from(options), std::move(errors),
+                      std::move(observer));
 }
 
 }  // namespace khorovod

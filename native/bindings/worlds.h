@@ -18,12 +18,14 @@ using PeerTuple = std::tuple<int, std::string, int, int>;
 int create_region(std::size_t bytes);
 
 // `options` is a dict with the keys of EngineOptions; an unknown key is a bug and raises KeyError.
+// Errors and observer are PyEngine's.
 PyEngine* make_engine_alone(const nanobind::dict& options, nanobind::tuple errors);
 PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::vector<int> eventfds,
                           std::vector<PeerTuple> peers, const nanobind::dict& options,
-                          nanobind::tuple errors);
+                          nanobind::tuple errors, nanobind::tuple observer);
 PyEngine* make_engine_tcp(int rank, int size, int wake_fd, std::vector<int> control_fds,
                           std::vector<int> data_fds, std::vector<PeerTuple> peers,
-                          const nanobind::dict& options, nanobind::tuple errors);
+                          const nanobind::dict& options, nanobind::tuple errors,
+                          nanobind::tuple observer);
 
 }  // namespace khorovod

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "base/native_thread.h"
+#include "base/process.h"
 #include "shm/doorbell.h"
 #include "shm/futex.h"
 
@@ -29,10 +30,16 @@ constexpr Nanoseconds kTraceTime = 100 * kMillisecond;
 
 }  // namespace
 
-Engine::Engine(World world, EngineOptions options)
-    : world_(std::move(world)), options_(options), everybody_(all_ranks(world_.size)) {
+Engine::Engine(World world, EngineOptions options, Observer observer)
+    : world_(std::move(world)),
+      options_(options),
+      observer_(std::move(observer)),
+      everybody_(all_ranks(world_.size)) {
   sets_[0] = everybody_;
   if (world_.size == 1) return;
+  for (Peer& peer : world_.peers) {
+    if (peer.pidfd) peer.local_pid = pid_of(peer.pidfd.get());
+  }
   if (world_.rank == 0) negotiator_ = std::make_unique<Negotiator>(world_.size, options.negotiator);
   timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
   thread_ = start_native_thread("khorovod", [this] { run_thread(); });
@@ -173,7 +180,7 @@ void Engine::notify_local_waiters() {
   futex_wake(local_bell_, INT32_MAX);
 }
 
-void Engine::shutdown() {
+void Engine::shutdown(const std::string& last_words) {
   const bool records = world_.rank == 0 && tracing_alone_.load(std::memory_order_relaxed);
   if (records && !stopping_.load(std::memory_order_acquire)) stop_timeline();
   {
@@ -197,13 +204,14 @@ void Engine::shutdown() {
       fail_everything(Status::error(Code::kShutdown,
                                     "this rank shut down while the operation was "
                                     "pending"));
-      world_.link->leave(carried_out_);
+      world_.link->leave(carried_out_, last_words);
     }
     notify_local_waiters();
     signal_eventfd(world_.wake.get());
     thread_.join();
   }
   pool_.stop();
+  inspector_.stop();
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -309,10 +317,15 @@ bool Engine::step() {
   if (moved) add(counters_.negotiate_ns, static_cast<std::uint64_t>(negotiated - began));
   if (!running_.empty()) {
     const bool advanced = advance_plane();
-    if (advanced) add(counters_.move_ns, static_cast<std::uint64_t>(now_ns() - negotiated));
+    if (advanced) {
+      last_moved_ = now_ns();
+      add(counters_.move_ns, static_cast<std::uint64_t>(last_moved_ - negotiated));
+    }
     moved |= advanced;
   }
   publish_finished();
+  if (account_due_.load(std::memory_order_relaxed) && account_due_.exchange(false)) send_account();
+  if (options_.stall.warn > 0 && began >= next_look_) watch(began);
   check_world(!moved, departed);
   return moved;
 }

@@ -6,6 +6,7 @@
 // which otherwise sleeps. Several engines may live in one process (tests run ranks as threads).
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -26,6 +27,7 @@
 #include "engine/negotiator.h"
 #include "engine/op_key.h"
 #include "engine/operation.h"
+#include "engine/stall.h"
 #include "engine/timeline.h"
 #include "planes/data_plane.h"
 
@@ -35,6 +37,13 @@ struct EngineOptions {
   NegotiatorOptions negotiator;
   Nanoseconds cycle_time = 0;  // least time between two decisions of the coordinator
   Nanoseconds spin = 0;        // how long a waiting caller spins before it sleeps
+  StallRules stall;
+};
+
+// The program around the engine. Called on a thread of its own; may take its time.
+struct Observer {
+  std::function<std::string()> place;            // where the program stands, see Account
+  std::function<void(const std::string&)> warn;  // tells the user
 };
 
 // A rank as the others know it, for messages and for noticing its death.
@@ -42,7 +51,8 @@ struct Peer {
   int rank = 0;
   std::string host;
   int pid = 0;
-  UniqueFd pidfd;  // may be empty: another host, or a kernel without pidfds
+  UniqueFd pidfd;     // may be empty: another host, or a kernel without pidfds
+  int local_pid = 0;  // as this process sees it; 0: not known
 };
 
 // "rank 2 (host a, pid 7)"
@@ -64,7 +74,7 @@ enum class WaitResult { kDone, kInterrupted };
 
 class Engine {
  public:
-  Engine(World world, EngineOptions options);
+  Engine(World world, EngineOptions options, Observer observer = {});
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -91,7 +101,8 @@ class Engine {
   void nudge();
 
   // Ends this rank's part; pending operations fail here and, where they need this rank, elsewhere.
-  void shutdown();
+  // `last_words` are for the others: why.
+  void shutdown(const std::string& last_words = "");
 
   // The ranks of a process set; null if there is none with this id. Any thread.
   MembersRef members(std::uint32_t set) const;
@@ -148,15 +159,39 @@ class Engine {
   void publish_finished();
   void check_world(bool quiet, int departed);
   bool stuck_on_departed(int& blocker);
+  Status departure(int rank) const;
   void fail_everything(Status reason);
   std::string describe_pending() const;
   Wanted wanted_news() const;
   bool busy() const;
   bool hand_over(std::uint32_t mark);
 
+  // -- Stalls; called with the progress lock held.
+  struct Waits {
+    Nanoseconds for_others = 0;  // since when, at the most; 0: not at all
+    Nanoseconds for_bytes = 0;
+    std::vector<std::pair<Nanoseconds, OperationRef>> operations;  // that wait for others, by time
+    std::vector<std::string> moving;                               // labels of those that move
+  };
+  void watch(Nanoseconds now);
+  Waits waits_here() const;
+  void complain(Nanoseconds now, bool final);
+  void report_still_plane(Nanoseconds waited, bool final);
+  void report_silent_coordinator();
+  void heed(const StallNotice& notice);
+  void give_account();
+  void send_account();
+  void remember(const Operation& operation);
+  void observe(const std::string& text);
+  void notify(int rank, StallNotice notice);
+  void take_complaints(int rank, const Complaints& complaints, Nanoseconds now);
+  void ask_for_account(int rank);
+  void take_account(int rank, Account account);
+  void conclude_inquest(Nanoseconds now);
+
   // -- The engine thread.
   void run_thread();
-  void drive_from_thread(std::vector<pollfd>& sockets);
+  Nanoseconds drive_from_thread(std::vector<pollfd>& sockets);
   void notice_deaths(const std::vector<pollfd>& fds);
 
   // -- Tracing; with the progress lock held.
@@ -175,6 +210,7 @@ class Engine {
 
   World world_;
   const EngineOptions options_;
+  const Observer observer_;
   const ForkGuard fork_guard_;
   const MembersRef everybody_;
   UniqueFd timer_;  // wakes the engine thread for submissions that nobody waits for
@@ -187,6 +223,7 @@ class Engine {
   bool thread_called_ = false;                                    // guarded by submit_mutex_
   Status failure_;                                                // guarded by submit_mutex_
   Writer alone_traces_;                                           // guarded by submit_mutex_
+  std::string place_;                                             // guarded by submit_mutex_
   std::map<std::uint32_t, MembersRef> sets_;                      // guarded by submit_mutex_
 
   // The state machine.
@@ -223,6 +260,26 @@ class Engine {
   std::unique_ptr<Timeline> timeline_;  // of rank 0
   std::vector<bool> trace_ended_;       // of rank 0: by rank, whether all of its traces are here
 
+  // Stalls.
+  struct Inquest {  // of rank 0: whom it has asked, and about what
+    bool open = false;
+    Nanoseconds deadline = 0;
+    bool final = false;
+    std::map<std::pair<std::uint32_t, std::string>, Nanoseconds> waited{};  // by set and name
+    std::map<int, StalledRank> ranks{};
+  };
+  Inquest inquest_;
+  Nanoseconds last_report_ = 0;
+  StallClock negotiation_clock_{options_.stall};
+  StallClock plane_clock_{options_.stall};
+  Nanoseconds next_look_ = 0;
+  Nanoseconds last_moved_ = 0;     // when the plane did something last
+  Nanoseconds last_stand_in_ = 0;  // when this rank, having joined, helped others last
+  Nanoseconds unheard_since_ = 0;  // a complaint that the coordinator has not answered; 0: none
+  bool unheard_final_ = false;
+  std::array<Request, 8> recent_;  // the last operations, for their labels
+  std::size_t recent_count_ = 0;
+
   // Between threads.
   std::atomic<bool> stopping_{false};
   std::atomic<bool> tracing_alone_{false};
@@ -230,10 +287,12 @@ class Engine {
   std::atomic<bool> turned_away_{false};  // the engine thread was woken while a caller drove
   std::atomic<std::uint32_t> local_bell_{0};
   std::atomic<int> local_waiters_{0};
+  std::atomic<bool> account_due_{false};  // `place_` is new
 
   EventLog events_;
   Counters counters_;
   CompletionPool pool_{2};
+  CompletionPool inspector_{1};  // calls the observer
   std::thread thread_;
 };
 

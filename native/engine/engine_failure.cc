@@ -22,8 +22,8 @@ bool Engine::stuck_on_departed(int& blocker) {
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire);
       dead >= 0 && !world_.link->has_left(dead)) {
-    Status lost = Status::error(Code::kPeerLost, describe_peer(dead) + " died");
-    world_.link->abort(lost.code, lost.message);
+    Status lost = Status::lost(dead, describe_peer(dead) + " died");
+    world_.link->abort(lost);
     return fail_everything(std::move(lost));
   }
   Status failure = world_.link->failure();
@@ -34,22 +34,29 @@ void Engine::check_world(bool quiet, int departed) {
     if (failure.ok()) failure = world_.plane->failure();
   }
   if (!failure.ok()) {
-    world_.link->abort(failure.code, failure.message);
+    world_.link->abort(failure);
     return fail_everything(std::move(failure));
   }
   if (!quiet || departed < 0 || waiting_ == 0) return;
   if (running_.empty()) {
     if (world_.link->left_after(departed) > carried_out_) return;
-    return fail_everything(
-        Status::error(Code::kPeerLost, describe_peer(departed) + " has shut down"));
+    return fail_everything(departure(departed));
   }
   int blocker = -1;
   if (!world_.plane->notices_departures() && stuck_on_departed(blocker)) {
     // Others may wait for this rank to move bytes, which it now never will.
-    Status lost = Status::error(Code::kPeerLost, describe_peer(blocker) + " has shut down");
-    world_.link->abort(lost.code, lost.message);
+    Status lost = departure(blocker);
+    world_.link->abort(lost);
     fail_everything(std::move(lost));
   }
+}
+
+// Of a rank that left because its program ended, whoever started it may know the exit code.
+Status Engine::departure(int rank) const {
+  const std::string words = world_.link->last_words(rank);
+  return Status{Code::kPeerLost,
+                describe_peer(rank) + " has shut down" + (words.empty() ? "" : ": " + words),
+                words.empty() ? -1 : rank};
 }
 
 std::string describe(const Peer& peer) {
@@ -69,12 +76,7 @@ std::string Engine::describe_pending() const {
   std::vector<std::string> names;
   for (const auto& [key, operation] : in_flight_) names.push_back(operation->request.label());
   std::sort(names.begin(), names.end());
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
-    text += (i == 0 ? "'" : ", '") + names[i] + "'";
-  }
-  if (names.size() > kNamed) text += " and " + std::to_string(names.size() - kNamed) + " more";
-  return text;
+  return quoted_list(names, kNamed);
 }
 
 void Engine::fail_everything(Status reason) {

@@ -126,7 +126,8 @@ void Engine::announce(const OperationRef& operation, std::size_t& inline_budget)
       own.payload = payload_;
     }
     if (!negotiator_->announce(0, own, operation->submitted)) {
-      world_.link->abort(Code::kInternal, "the coordinator refused an announcement of its own");
+      world_.link->abort(
+          Status::error(Code::kInternal, "the coordinator refused an announcement of its own"));
     }
   } else {
     if (id != 0) {
@@ -151,7 +152,9 @@ bool Engine::on_message(int peer, Bytes message) {
       [&](const Announcement& announcement) {
         return negotiator_->announce(peer, announcement, now);
       },
-      [&](Bytes traces) { take_traces(peer, traces); });
+      [&](Bytes traces) { take_traces(peer, traces); },
+      [&](const Complaints& complaints) { take_complaints(peer, complaints, now); },
+      [&](Account account) { take_account(peer, std::move(account)); });
   if (sane) negotiator_->acknowledge(peer, acknowledged);
   return sane;
 }
@@ -206,7 +209,10 @@ void Engine::tell_last_batch() {
 // Carrying out
 
 bool Engine::carry_out(Decisions& decisions) {
-  if (world_.rank != 0) set_tracing(decisions.tracing);
+  if (world_.rank != 0) {
+    set_tracing(decisions.tracing);
+    heed(decisions.stall);
+  }
   for (Plan& plan : decisions.plans) {
     if (!carry_out(plan)) return false;
   }
@@ -329,6 +335,7 @@ void Engine::complete(OperationRef operation, Status status) {
   add(status.ok() ? counters_.completed : counters_.failed, operation->stands_in ? 0 : 1);
   operation->status = std::move(status);
   if (operation == joined_) joined_.reset();
+  remember(*operation);
   if (tracing_) trace(*operation);
   if (operation->stands_in) return;
   finished_bytes_ += operation->bytes;

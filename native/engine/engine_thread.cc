@@ -1,6 +1,8 @@
 // The engine thread: drives what nobody waits for, and watches the peers.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "engine/engine.h"
 
 namespace khorovod {
@@ -13,12 +15,19 @@ constexpr int kAwayTime = 200;
 // While a timeline is recorded, what idle ranks have for it is sent this often, in milliseconds.
 constexpr int kTraceTime = 100;
 
+// The sooner of a timeout of poll(), in milliseconds, and a time from now.
+int sooner(int timeout, Nanoseconds left) {
+  const auto milliseconds = static_cast<int>(std::max<Nanoseconds>(left, 0) / kMillisecond) + 1;
+  return timeout < 0 ? milliseconds : std::min(timeout, milliseconds);
+}
+
 }  // namespace
 
 void Engine::run_thread() {
   std::vector<pollfd> fds;
   std::vector<pollfd> sockets;
-  bool away = true;  // from the sockets: it has not asked for them, or a caller drives
+  bool away = true;         // from the sockets: it has not asked for them, or a caller drives
+  Nanoseconds look_at = 0;  // for stalls; 0: nothing waits
   for (;;) {
     fds = {{world_.wake.get(), POLLIN, 0}, {timer_.get(), POLLIN, 0}};
     for (const Peer& peer : world_.peers) {
@@ -27,7 +36,9 @@ void Engine::run_thread() {
     fds.insert(fds.end(), sockets.begin(), sockets.end());
     // Idle ranks too must hear of departures and aborts: look before long whether nobody drives.
     const bool tracing = tracing_alone_.load(std::memory_order_relaxed);
-    ::poll(fds.data(), fds.size(), tracing ? kTraceTime : (away ? kAwayTime : -1));
+    int timeout = tracing ? kTraceTime : (away ? kAwayTime : -1);
+    if (!away && look_at != 0) timeout = sooner(timeout, look_at - now_ns());
+    ::poll(fds.data(), fds.size(), timeout);
     add(counters_.thread_wakeups, 1);
     std::uint64_t ignored = 0;
     for (int i = 0; i < 2; ++i) {
@@ -42,7 +53,7 @@ void Engine::run_thread() {
     away = !progress_.try_lock();
     if (!away) {
       turned_away_ = false;
-      drive_from_thread(sockets);
+      look_at = drive_from_thread(sockets);
       progress_.unlock();
       notify_local_waiters();
     } else if (fds[1].revents != 0) {
@@ -66,16 +77,19 @@ void Engine::notice_deaths(const std::vector<pollfd>& fds) {
   }
 }
 
-void Engine::drive_from_thread(std::vector<pollfd>& sockets) {
+// Returns when to look for stalls; 0 if nothing waits.
+Nanoseconds Engine::drive_from_thread(std::vector<pollfd>& sockets) {
   std::uint32_t mark = 0;
   do {
     mark = world_.link->mark();
     while (step() && !stopping_.load(std::memory_order_acquire)) {
     }
   } while (!world_.link->park(mark, wanted_news()));
-  if (broken_) return;  // nobody reads them any more
+  if (broken_) return 0;  // nobody reads them any more
   world_.link->wanted_fds(sockets);
   world_.plane->wanted_fds(sockets);
+  const bool watching = options_.stall.warn > 0 && (waiting_ > 0 || inquest_.open);
+  return watching ? std::max<Nanoseconds>(next_look_, 1) : 0;
 }
 
 }  // namespace khorovod

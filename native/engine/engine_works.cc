@@ -74,10 +74,10 @@ std::byte* Engine::output(Operation& operation, std::size_t part, std::size_t by
   std::byte*& out = operation.parts[part].out;
   if (out == nullptr && bytes > 0 && operation.allocate) out = operation.allocate(part, bytes);
   if (out == nullptr && bytes > 0) {
-    world_.link->abort(Code::kInternal, "rank " + std::to_string(world_.rank) +
-                                            " has no memory for the " + std::to_string(bytes) +
-                                            " bytes of the result of '" +
-                                            operation.request.label() + "'");
+    world_.link->abort(Status::error(
+        Code::kInternal, "rank " + std::to_string(world_.rank) + " has no memory for the " +
+                             std::to_string(bytes) + " bytes of the result of '" +
+                             operation.request.label() + "'"));
   }
   return out;
 }

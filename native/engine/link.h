@@ -35,13 +35,14 @@ class Link {
   // kOk, or why this world is broken: somebody aborted it, a connection ended, bytes made no sense.
   virtual Status failure() const = 0;
   // Breaks the world for everybody.
-  virtual void abort(Code code, const std::string& message) = 0;
+  virtual void abort(const Status& reason) = 0;
   // This rank goes, cleanly: what it owed to others is done. `batch` is the last that it carried
-  // out.
-  virtual void leave(std::uint64_t batch) = 0;
+  // out, `last_words` say why it goes ("" if nothing is to be said).
+  virtual void leave(std::uint64_t batch, const std::string& last_words) = 0;
   // A rank that has left, or -1. May be called without the progress lock.
   virtual int departed() const = 0;
   virtual bool has_left(int peer) const = 0;
+  virtual std::string last_words(int peer) const = 0;    // of a rank that has left
   virtual std::uint64_t left_after(int peer) const = 0;  // the batch, of a rank that has left
 
   // Sleeping. Take a mark, look for work, and only then sleep until something newer than the mark.

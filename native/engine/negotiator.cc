@@ -501,21 +501,21 @@ Decisions Negotiator::decide() {
   return decisions;
 }
 
-std::vector<PendingTensor> Negotiator::pending() const {
-  std::vector<PendingTensor> result;
-  for (const auto& [key, entry] : by_name_) {
-    if (entry->count == 0) continue;
-    PendingTensor tensor{entry->request.label(), entry->request.kind, 0, {}};
-    for (std::size_t m = 0; m < entry->announced.size(); ++m) {
-      if (!entry->announced[m]) {
-        tensor.missing.push_back(entry->members->ranks[m]);
-      } else if (tensor.since == 0 || entry->arrived[m] < tensor.since) {
-        tensor.since = entry->arrived[m];
-      }
+StalledTensor Negotiator::waits_for(OpKey key) const {
+  StalledTensor tensor;
+  const auto found = by_name_.find(key);
+  if (found == by_name_.end() || found->second->count == 0 || found->second->queued) return tensor;
+  const Entry& entry = *found->second;
+  tensor.label = entry.request.label();
+  for (std::size_t m = 0; m < entry.announced.size(); ++m) {
+    const int rank = entry.members->ranks[m];
+    if (entry.announced[m]) {
+      tensor.waiting.push_back(rank);
+    } else if (entry.request.kind == OpKind::kJoin || !joined_[static_cast<std::size_t>(rank)]) {
+      tensor.missing.push_back(rank);
     }
-    result.push_back(std::move(tensor));
   }
-  return result;
+  return tensor;
 }
 
 }  // namespace khorovod

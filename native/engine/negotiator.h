@@ -25,14 +25,6 @@ struct NegotiatorOptions {
   std::size_t cache_capacity = 1024;
 };
 
-// An operation that some ranks wait for and others have not announced.
-struct PendingTensor {
-  std::string name;
-  OpKind kind;
-  Nanoseconds since;
-  std::vector<int> missing;
-};
-
 class Negotiator {
  public:
   Negotiator(int size, NegotiatorOptions options);
@@ -46,7 +38,8 @@ class Negotiator {
   // Everything that can run now. Inline plans have their results computed.
   Decisions decide();
 
-  std::vector<PendingTensor> pending() const;
+  // Who has announced an operation and who has not; empty lists if it does not wait for anybody.
+  StalledTensor waits_for(OpKey key) const;
   std::uint64_t cache_hits() const { return cache_hits_; }
   std::uint64_t last_batch() const { return next_batch_ - 1; }
 

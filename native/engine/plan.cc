@@ -9,6 +9,10 @@ namespace {
 // Rows, ranks and ids are never larger; their products with sizes of rows must not overflow.
 constexpr std::uint64_t kLargestNumber = std::uint64_t{1} << 44;
 
+// Flags of decisions.
+constexpr std::uint8_t kTracing = 1;
+constexpr std::uint8_t kStall = 2;
+
 void write_entry(Writer& out, const PlanEntry& entry, Plan::Kind kind) {
   out.varint(entry.id);
   if (entry.id == 0) {
@@ -89,7 +93,14 @@ bool Decisions::concern_all(int world_size) const {
 
 void write_decisions(Writer& out, const Decisions& decisions, int rank) {
   out.varint(decisions.batch);
-  out.u8(decisions.tracing ? 1 : 0);
+  const StallNotice& stall = decisions.stall;
+  out.u8(
+      static_cast<std::uint8_t>((decisions.tracing ? kTracing : 0) | (stall.empty() ? 0 : kStall)));
+  if (!stall.empty()) {
+    out.u8(stall.account_wanted ? 1 : 0);
+    out.u8(stall.heard ? 1 : 0);
+    out.string(stall.report);
+  }
   out.varint(count_for(decisions.retired, rank));
   for (const Retired& item : decisions.retired) {
     if (item.members->contains(rank)) out.varint(item.id);
@@ -102,7 +113,14 @@ void write_decisions(Writer& out, const Decisions& decisions, int rank) {
 
 bool read_decisions(Reader& in, Decisions& decisions) {
   decisions.batch = in.varint();
-  decisions.tracing = in.u8() != 0;
+  const std::uint8_t flags = in.u8();
+  if (flags > (kTracing | kStall)) return false;
+  decisions.tracing = (flags & kTracing) != 0;
+  if ((flags & kStall) != 0) {
+    decisions.stall.account_wanted = in.u8() != 0;
+    decisions.stall.heard = in.u8() != 0;
+    decisions.stall.report = in.string();
+  }
   decisions.retired.resize(in.count());
   for (Retired& item : decisions.retired) {
     if (!read_id(in, item.id)) return false;
@@ -129,6 +147,16 @@ void write_announced_request(Writer& out, const Request& request, bool has_paylo
 void write_traces(Writer& out, Bytes traces) {
   out.u8(static_cast<std::uint8_t>(ItemTag::kTrace));
   out.bytes(traces);
+}
+
+void write_item(Writer& out, const Complaints& complaints) {
+  out.u8(static_cast<std::uint8_t>(ItemTag::kComplaints));
+  write_complaints(out, complaints);
+}
+
+void write_item(Writer& out, const Account& account) {
+  out.u8(static_cast<std::uint8_t>(ItemTag::kAccount));
+  write_account(out, account);
 }
 
 }  // namespace khorovod

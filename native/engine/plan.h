@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "base/wire.h"
 #include "engine/request.h"
+#include "engine/stall.h"
 
 namespace khorovod {
 
@@ -58,10 +59,20 @@ struct Retired {
   MembersRef members;  // does not travel
 };
 
+// Because of a stall, the coordinator tells a rank ...
+struct StallNotice {
+  bool account_wanted = false;  // ... to give an account of itself
+  bool heard = false;           // ... that its complaint was heard
+  std::string report{};         // ... what was found out; empty: nothing (yet)
+
+  bool empty() const { return !account_wanted && !heard && report.empty(); }
+};
+
 // What the coordinator tells a rank.
 struct Decisions {
   std::uint64_t batch = 0;
   bool tracing = false;
+  StallNotice stall;
   std::vector<Retired> retired;
   std::vector<Plan> plans;
 
@@ -77,17 +88,29 @@ bool read_decisions(Reader& in, Decisions& decisions);
 // A message from a rank to the coordinator is a header and items one after the other, so that it
 // can be written while the submission queue is drained. `acknowledged` is the last batch of
 // decisions that the rank has carried out.
-enum class ItemTag : std::uint8_t { kId, kRequest, kIdWithPayload, kRequestWithPayload, kTrace };
-inline constexpr int kItemTagCount = 5;
+enum class ItemTag : std::uint8_t {
+  kId,
+  kRequest,
+  kIdWithPayload,
+  kRequestWithPayload,
+  kTrace,
+  kComplaints,
+  kAccount,
+};
+inline constexpr int kItemTagCount = 7;
 
 void write_message_header(Writer& out, std::uint64_t acknowledged);
 void write_announced_id(Writer& out, std::uint32_t id, bool has_payload);
 void write_announced_request(Writer& out, const Request& request, bool has_payload);
 void write_traces(Writer& out, Bytes traces);
+void write_item(Writer& out, const Complaints& complaints);
+void write_item(Writer& out, const Account& account);
 
-// Calls announced(Announcement) and traced(Bytes) for each item; false if the message is malformed.
-template <typename Announced, typename Traced>
-bool read_message(Bytes message, std::uint64_t& acknowledged, Announced announced, Traced traced) {
+// Calls announced(Announcement), traced(Bytes), complained(Complaints) and told(Account) for each
+// item; false if the message is malformed.
+template <typename Announced, typename Traced, typename Complained, typename Told>
+bool read_message(Bytes message, std::uint64_t& acknowledged, Announced announced, Traced traced,
+                  Complained complained, Told told) {
   Reader in(message);
   acknowledged = in.varint();
   while (in.ok() && !in.done()) {
@@ -96,6 +119,18 @@ bool read_message(Bytes message, std::uint64_t& acknowledged, Announced announce
       const Bytes traces = in.bytes();
       if (!in.ok()) return false;
       traced(traces);
+      continue;
+    }
+    if (tag == ItemTag::kComplaints) {
+      Complaints complaints;
+      if (!read_complaints(in, complaints)) return false;
+      complained(complaints);
+      continue;
+    }
+    if (tag == ItemTag::kAccount) {
+      Account account;
+      if (!read_account(in, account)) return false;
+      told(std::move(account));
       continue;
     }
     Announcement a;

@@ -20,10 +20,13 @@ class ShmLink : public Link {
   bool flush() override;
   bool backlog() const override;
   Status failure() const override;
-  void abort(Code code, const std::string& message) override { domain_.abort(code, message); }
-  void leave(std::uint64_t batch) override { domain_.leave(batch); }
+  void abort(const Status& reason) override { domain_.abort(reason); }
+  void leave(std::uint64_t batch, const std::string& last_words) override {
+    domain_.leave(batch, last_words);
+  }
   int departed() const override { return domain_.departed(); }
   bool has_left(int peer) const override;
+  std::string last_words(int peer) const override { return domain_.last_words(peer); }
   std::uint64_t left_after(int peer) const override {
     return domain_.block(peer).left_after.load(std::memory_order_relaxed);
   }

@@ -57,7 +57,7 @@ void TcpLink::send(int peer, Bytes message) {
   outgoing_.clear();
   outgoing_.u8(static_cast<std::uint8_t>(Tag::kControl));
   outgoing_.raw(message);
-  send_frame(lines_[static_cast<std::size_t>(peer < rank_ ? peer : peer - 1)], outgoing_.view());
+  send_frame(line(peer), outgoing_.view());
 }
 
 bool TcpLink::flush(Line& line) {
@@ -108,7 +108,7 @@ bool TcpLink::receive(Line& line, const Receiver& receiver) {
   if (came >= 0) return came > 0;
   line.readable = false;
   if (!broken_.ok()) return true;  // an abort, and then the end
-  broken_ = error != 0 ? Status::error(Code::kPeerLost, line.name + describe_lost_connection(error))
+  broken_ = error != 0 ? Status::lost(line.peer, line.name + describe_lost_connection(error))
                        : Status::error(Code::kInternal,
                                        "a control message from " + line.name + " makes no sense");
   return true;
@@ -123,24 +123,34 @@ bool TcpLink::on_frame(Line& line, Bytes frame, const Receiver& receiver) {
     case Tag::kControl:
       return with_coordinator && receiver(line.peer, frame.subspan(1));
     case Tag::kGoodbye:
+      line.last_words = in.string();
       on_goodbye(line);
-      return true;
-    case Tag::kDeparted:
-      if (line.peer != 0) return false;
-      set_departed(static_cast<int>(in.varint()));
       return in.done();
+    case Tag::kDeparted:
+      return line.peer == 0 && on_departed(in);
     case Tag::kAbort: {
       const std::uint8_t code = in.u8();
+      const std::uint64_t whom = in.varint();  // the rank plus one
       std::string message = in.string();
-      if (!in.done()) return false;
+      if (!in.done() || whom > lines_.size() + 1) return false;
       const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::kInternal);
       abort_known_ = true;
-      broken_ =
-          Status::error(known ? static_cast<Code>(code) : Code::kInternal, std::move(message));
+      broken_ = {known ? static_cast<Code>(code) : Code::kInternal, std::move(message),
+                 static_cast<int>(whom) - 1};
       return true;
     }
   }
   return false;
+}
+
+bool TcpLink::on_departed(Reader& in) {
+  const std::uint64_t rank = in.varint();
+  std::string last_words = in.string();
+  if (!in.done() || rank > lines_.size()) return false;
+  if (static_cast<int>(rank) != rank_)
+    line(static_cast<int>(rank)).last_words = std::move(last_words);
+  set_departed(static_cast<int>(rank));
+  return true;
 }
 
 void TcpLink::on_goodbye(Line& line) {
@@ -152,6 +162,7 @@ void TcpLink::on_goodbye(Line& line) {
   outgoing_.clear();
   outgoing_.u8(static_cast<std::uint8_t>(Tag::kDeparted));
   outgoing_.varint(static_cast<std::uint64_t>(line.peer));
+  outgoing_.string(line.last_words);
   for (Line& other : lines_) {
     if (other.readable) send_frame(other, outgoing_.view());
   }
@@ -165,13 +176,14 @@ void TcpLink::set_departed(int rank) {
 // ---------------------------------------------------------------------------------------------------
 // Ending
 
-void TcpLink::abort(Code code, const std::string& message) {
-  if (broken_.ok()) broken_ = Status::error(code, message);
+void TcpLink::abort(const Status& reason) {
+  if (broken_.ok()) broken_ = reason;
   if (std::exchange(abort_known_, true)) return;
   outgoing_.clear();
   outgoing_.u8(static_cast<std::uint8_t>(Tag::kAbort));
-  outgoing_.u8(static_cast<std::uint8_t>(code));
-  outgoing_.string(message);
+  outgoing_.u8(static_cast<std::uint8_t>(reason.code));
+  outgoing_.varint(static_cast<std::uint64_t>(reason.rank + 1));
+  outgoing_.string(reason.message);
   for (Line& line : lines_) send_frame(line, outgoing_.view());
 }
 
@@ -193,10 +205,12 @@ void TcpLink::flush_until(Nanoseconds deadline) {
 // and drop what it had still to send. What has reached the peer's kernel is safe: a reset does not
 // take it from there. So everything is sent and ended, and closing (by the destructors) waits for
 // the peers' kernels, not for the peers: ranks that leave together do not hold each other up.
-void TcpLink::leave(std::uint64_t) {
+void TcpLink::leave(std::uint64_t, const std::string& last_words) {
   const Nanoseconds deadline = now_ns() + kLeaveTime;
-  const std::byte goodbye{static_cast<std::uint8_t>(Tag::kGoodbye)};
-  for (Line& line : lines_) send_frame(line, Bytes(&goodbye, 1));
+  outgoing_.clear();
+  outgoing_.u8(static_cast<std::uint8_t>(Tag::kGoodbye));
+  outgoing_.string(last_words);
+  for (Line& line : lines_) send_frame(line, outgoing_.view());
   flush_until(deadline);
   std::vector<int> ending = companions_;
   for (const Line& line : lines_) ending.push_back(line.socket.get());

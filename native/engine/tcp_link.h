@@ -36,14 +36,15 @@ class TcpLink : public Link {
   bool flush() override;
   bool backlog() const override;
   Status failure() const override { return broken_; }
-  void abort(Code code, const std::string& message) override;
-  void leave(std::uint64_t batch) override;
+  void abort(const Status& reason) override;
+  void leave(std::uint64_t batch, const std::string& last_words) override;
   // Departures are heard of from the coordinator, in order with its decisions: nothing is missing.
   std::uint64_t left_after(int) const override { return 0; }
   int departed() const override { return departed_.load(std::memory_order_acquire); }
   bool has_left(int peer) const override {
     return left_[static_cast<std::size_t>(peer)].load(std::memory_order_acquire);
   }
+  std::string last_words(int peer) const override { return line(peer).last_words; }
   std::uint32_t mark() const override { return bell_rings_.load(std::memory_order_acquire); }
   bool news_since(std::uint32_t mark) const override;
   Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,
@@ -58,9 +59,9 @@ class TcpLink : public Link {
   // The first byte of a frame.
   enum class Tag : std::uint8_t {
     kControl,   // a message for the engine
-    kGoodbye,   // the sender leaves; its last frame
-    kDeparted,  // from the coordinator: a rank has left
-    kAbort,     // the world is broken; a code and a message
+    kGoodbye,   // the sender leaves, and why; its last frame
+    kDeparted,  // from the coordinator: a rank has left, and why
+    kAbort,     // the world is broken; a Status
   };
   static constexpr int kTagCount = 4;
 
@@ -70,14 +71,18 @@ class TcpLink : public Link {
     std::string name;
     bool readable = true;  // neither goodbye nor end of stream so far
     bool writable = true;
+    std::string last_words{};
     FrameWriter writer{};
     FrameReader reader{};
   };
 
+  Line& line(int peer) { return lines_[static_cast<std::size_t>(peer < rank_ ? peer : peer - 1)]; }
+  const Line& line(int peer) const { return const_cast<TcpLink*>(this)->line(peer); }
   void send_frame(Line& line, Bytes frame);
   bool flush(Line& line);
   bool receive(Line& line, const Receiver& receiver);
   bool on_frame(Line& line, Bytes frame, const Receiver& receiver);
+  bool on_departed(Reader& in);
   void on_goodbye(Line& line);
   void set_departed(int rank);
   void flush_until(Nanoseconds deadline);

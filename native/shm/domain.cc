@@ -28,6 +28,19 @@ Offsets offsets(int size) {
   return at;
 }
 
+// As much of a text as there is room for.
+template <std::size_t kRoom>
+void write_text(char (&to)[kRoom], const std::string& text) {
+  const std::size_t size = std::min(text.size(), kRoom - 1);
+  std::memcpy(to, text.data(), size);
+  to[size] = '\0';
+}
+
+template <std::size_t kRoom>
+std::string read_text(const char (&from)[kRoom]) {
+  return {from, ::strnlen(from, kRoom)};
+}
+
 }  // namespace
 
 std::size_t ShmDomain::bytes_needed(int size) { return offsets(size).end; }
@@ -51,17 +64,17 @@ void ShmDomain::ring_others(News news) const {
   }
 }
 
-void ShmDomain::abort(Code code, const std::string& message) const {
+void ShmDomain::abort(const Status& reason) const {
   if (abort_->claimed.exchange(1, std::memory_order_acq_rel) == 0) {
-    const std::size_t size = std::min(message.size(), sizeof abort_->message - 1);
-    std::memcpy(abort_->message, message.data(), size);
-    abort_->message[size] = '\0';
-    abort_->code.store(static_cast<std::uint32_t>(code), std::memory_order_release);
+    write_text(abort_->message, reason.message);
+    abort_->rank = reason.rank;
+    abort_->code.store(static_cast<std::uint32_t>(reason.code), std::memory_order_release);
   }
   ring_others(kNewsUrgent);
 }
 
-void ShmDomain::leave(std::uint64_t batch) const {
+void ShmDomain::leave(std::uint64_t batch, const std::string& last_words) const {
+  write_text(mine().last_words, last_words);
   mine().left_after.store(batch, std::memory_order_relaxed);  // the next stores release it
   std::uint32_t nobody = 0;
   abort_->first_departed.compare_exchange_strong(nobody, static_cast<std::uint32_t>(rank_) + 1,
@@ -80,8 +93,11 @@ Status ShmDomain::aborted() const {
   if (code == 0) [[likely]]
     return {};
   const auto known = code <= static_cast<std::uint32_t>(Code::kInternal);
-  return Status::error(known ? static_cast<Code>(code) : Code::kInternal,
-                       {abort_->message, ::strnlen(abort_->message, sizeof abort_->message)});
+  const int rank = abort_->rank;
+  return {known ? static_cast<Code>(code) : Code::kInternal, read_text(abort_->message),
+          rank >= 0 && rank < size_ ? rank : -1};
 }
+
+std::string ShmDomain::last_words(int rank) const { return read_text(blocks_[rank].last_words); }
 
 }  // namespace khorovod

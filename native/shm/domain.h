@@ -29,7 +29,8 @@ struct RankBlock {
   Doorbell doorbell;
   alignas(64) std::atomic<std::uint32_t> presence;  // a Presence
   std::atomic<std::uint64_t>
-      left_after;  // the last batch of decisions it carried out before leaving
+      left_after;        // the last batch of decisions it carried out before leaving
+  char last_words[256];  // why it left; written before `presence`
 };
 
 // From one rank to another. The two count the chunks of all works that they share, in the same
@@ -49,7 +50,8 @@ struct AbortRecord {
   std::atomic<std::uint32_t> code;  // a Code, kOk while all is well
   // The first rank that left, plus one: others that leave because of it are not to blame.
   std::atomic<std::uint32_t> first_departed;
-  char message[1024];
+  std::int32_t rank;  // Status::rank
+  char message[2048];
 };
 
 // Sixteen bytes of the first page in which the bootstrap proves that two ranks see the same memory.
@@ -81,9 +83,11 @@ class ShmDomain {
   void ring_others(News news) const;
 
   // Poisons the region for every rank; the first caller's reason stands.
-  void abort(Code code, const std::string& message) const;
-  // Tells the others that this rank has left, after the given batch of decisions.
-  void leave(std::uint64_t batch) const;
+  void abort(const Status& reason) const;
+  // Tells the others that this rank has left, after the given batch of decisions, and why.
+  void leave(std::uint64_t batch, const std::string& last_words) const;
+  // Of a rank that has left.
+  std::string last_words(int rank) const;
   // The rank that left first, or -1.
   int departed() const;
   // The reason if somebody aborted, else kOk.

@@ -65,18 +65,17 @@ TEST(nothing_is_ready_before_the_last_rank) {
     CHECK(negotiator.announce(rank, in_full(request_of("x")), 7));
     CHECK(!negotiator.anything_ready());
   }
-  const auto pending = negotiator.pending();
-  CHECK_EQ(pending.size(), 1u);
-  CHECK_EQ(pending[0].name, "x");
-  CHECK_EQ(pending[0].since, 7);
-  CHECK((pending[0].missing == std::vector<int>{1}));
+  const StalledTensor stalled = negotiator.waits_for({0, "x"});
+  CHECK_EQ(stalled.label, "x");
+  CHECK((stalled.waiting == std::vector<int>{0, 2}));
+  CHECK((stalled.missing == std::vector<int>{1}));
   CHECK(negotiator.announce(1, in_full(request_of("x")), 9));
   CHECK(negotiator.anything_ready());
   const Decisions decisions = negotiator.decide();
   CHECK_EQ(decisions.plans.size(), 1u);
   CHECK_EQ(decisions.plans[0].entries[0].name, "x");
   CHECK(decisions.plans[0].entries[0].assign_id != 0);
-  CHECK(negotiator.pending().empty());
+  CHECK(negotiator.waits_for({0, "x"}).missing.empty());
 }
 
 TEST(plans_are_numbered_through_and_ids_stand_for_requests) {
@@ -352,7 +351,7 @@ TEST(random_bytes_never_break_the_readers) {
     static_cast<void>(read_message(
         bytes, acknowledged,
         [&](const Announcement& announcement) { return negotiator.announce(1, announcement, 0); },
-        [](Bytes) {}));
+        [](Bytes) {}, [](const Complaints&) {}, [](const Account&) {}));
     if (negotiator.anything_ready()) static_cast<void>(negotiator.decide());
   }
 }

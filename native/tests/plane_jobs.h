@@ -5,7 +5,6 @@
 #include <cmath>
 #include <cstring>
 #include <memory>
-#include <random>
 #include <vector>
 
 #include "planes/data_plane.h"
@@ -33,12 +32,27 @@ struct JobSpec {
 
 inline std::size_t at(int i) { return static_cast<std::size_t>(i); }
 
+// A small generator of random numbers (splitmix64). Jobs make many of them for a few numbers each,
+// and setting up a Mersenne twister takes longer than the job.
+struct Dice {
+  std::uint64_t state;
+
+  std::uint32_t operator()() {
+    state += 0x9e3779b97f4a7c15;
+    std::uint64_t z = state;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return static_cast<std::uint32_t>((z ^ z >> 31) >> 32);
+  }
+};
+
 inline unsigned mixed(const JobSpec& spec, std::size_t tensor, int from, int to) {
-  std::seed_seq seeds{spec.seed, static_cast<unsigned>(tensor), static_cast<unsigned>(from + 1),
-                      static_cast<unsigned>(to + 1)};
-  unsigned value = 0;
-  seeds.generate(&value, &value + 1);
-  return value;
+  std::uint64_t value = spec.seed;
+  for (const std::uint64_t more :
+       {std::uint64_t{tensor}, std::uint64_t{at(from + 1)}, std::uint64_t{at(to + 1)}}) {
+    value = value << 32 ^ Dice { value ^ more }();
+  }
+  return Dice{value}();
 }
 
 // How much of a tensor goes from one member to another: uneven, often nothing.
@@ -62,7 +76,7 @@ inline std::size_t count_between(const JobSpec& spec, std::size_t tensor, int fr
 // What a rank has of a tensor for a member.
 inline Bytes input_of(const JobSpec& spec, std::size_t tensor, int from, int to) {
   const std::size_t count = count_between(spec, tensor, from, to);
-  std::mt19937 random(mixed(spec, tensor + 1000, from, to));
+  Dice random{mixed(spec, tensor + 1000, from, to)};
   Bytes bytes(count * dtype_size(spec.dtype));
   for (std::size_t i = 0; i < count; ++i) {
     const float scaled = std::ldexp(static_cast<float>(random() % 4096) - 2048.0f,

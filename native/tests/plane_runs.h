@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <random>
 #include <thread>
 
 #include "tests/plane_jobs.h"

@@ -62,7 +62,7 @@ void all_messages_arrive_before_the_departure(Mesh mesh, std::size_t bytes_each)
     for (int i = 0; i < 100; ++i) {
       links[1]->send(0, bytes_of(std::to_string(i) + std::string(bytes_each, '.')));
     }
-    links[1]->leave(0);
+    links[1]->leave(0, "");
     links[1].reset();
   });
   const auto messages = receive_until(*links[0], [&](const auto&) {
@@ -118,9 +118,9 @@ TEST(a_connection_that_ends_is_a_lost_rank) {
 
 TEST(an_abort_reaches_everybody_with_its_reason) {
   Links links = links_of(make_tcp_mesh(3));
-  links[1]->abort(Code::kInternal, "the reason");
-  links[1]->abort(Code::kPeerLost, "a later one");
-  links[1]->leave(0);
+  links[1]->abort(Status::error(Code::kInternal, "the reason"));
+  links[1]->abort(Status::error(Code::kPeerLost, "a later one"));
+  links[1]->leave(0, "");
   links[1].reset();
   for (const std::size_t r : {0u, 2u}) {
     receive_until(*links[r], failed(*links[r]));
@@ -131,7 +131,7 @@ TEST(an_abort_reaches_everybody_with_its_reason) {
 
 TEST(a_departure_comes_after_the_coordinators_messages) {
   Links links = links_of(make_tcp_mesh(3));
-  links[1]->leave(0);
+  links[1]->leave(0, "");
   for (int i = 0; i < 100; ++i) links[2]->receive([](int, Bytes) { return true; });
   CHECK(links[2]->has_left(1));
   CHECK_EQ(links[2]->departed(), -1);  // the coordinator may have sent a decision before
@@ -148,7 +148,7 @@ TEST(ranks_that_leave_together_do_not_wait_for_each_other) {
   std::vector<std::thread> threads;
   for (auto& link : links) {
     threads.emplace_back([&] {
-      link->leave(0);
+      link->leave(0, "");
       link.reset();
     });
   }
@@ -159,7 +159,7 @@ TEST(leaving_gives_up_on_a_rank_that_never_reads) {
   Links links = links_of(make_tcp_mesh(2, 4096));
   links[0]->send(1, bytes_of(std::string(1 << 20, '.')));
   CHECK(links[0]->backlog());
-  links[0]->leave(0);  // or this test runs out of time
+  links[0]->leave(0, "");  // or this test runs out of time
 }
 
 TEST(a_control_message_between_two_others_is_refused) {

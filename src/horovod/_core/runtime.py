@@ -16,17 +16,11 @@ from typing import TYPE_CHECKING, Any
 import horovod
 from horovod import _native
 from horovod._config import Settings
+from horovod._core import observer
 from horovod._core.log import configure, logger
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
-from horovod.exceptions import (
-    EngineShutdownError,
-    HorovodInternalError,
-    InitError,
-    MismatchError,
-    NotInitializedError,
-    PeerLostError,
-)
+from horovod.exceptions import InitError, NotInitializedError
 
 if TYPE_CHECKING:
     import socket
@@ -34,16 +28,6 @@ if TYPE_CHECKING:
     from horovod.rendezvous import meeting
 
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
-
-# In the order of the native Code.
-_ERRORS = (
-    HorovodInternalError,
-    ValueError,
-    MismatchError,
-    PeerLostError,
-    EngineShutdownError,
-    HorovodInternalError,
-)
 
 
 @dataclass(frozen=True)
@@ -108,14 +92,17 @@ def _check_comm(comm: Any, who: Identity) -> None:
         )
 
 
-def shutdown() -> None:
-    """Leaves the world. Operations that are pending, here or waiting for this rank elsewhere, fail."""
+def shutdown(last_words: str = "") -> None:
+    """Leaves the world. Operations that are pending, here or waiting for this rank elsewhere, fail.
+
+    ``last_words`` are for the ranks that still wait for this one.
+    """
     global _current
     _refuse_in_callback("shutdown()")
     with _lock:
         if _current is not None:
             ended, _current = _current, None
-            ended.engine.shutdown()
+            ended.engine.shutdown(last_words)
             ended.give_up_claim()
 
 
@@ -164,9 +151,12 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
         "cache_capacity": settings.cache_capacity,
         "cycle_time_ns": int(settings.cycle_time_ms * 1_000_000),
         "spin_ns": spin_microseconds(settings.spin_us, who.local_size) * 1000,
+        "stall_warn_ns": 0 if settings.stall_check_disable else _nanoseconds(settings.stall_check_seconds),
+        "stall_shutdown_ns": _nanoseconds(settings.stall_shutdown_seconds),
     }
     if who.size == 1:
-        return Runtime(who, settings, _native.Engine.alone(options, _ERRORS), generation, "")
+        alone = _native.Engine.alone(options, observer.error_makers(who))
+        return Runtime(who, settings, alone, generation, "")
     if who.local_size != who.size:
         raise InitError(
             f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on "
@@ -199,19 +189,30 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
+    errors, watcher = observer.error_makers(who), (observer.place, observer.warn)
     peers = [
         (m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members if m.rank != who.rank
     ]
     if world.region is None:
         control = [world.control.get(rank, -1) for rank in range(who.size)]
         data = [world.data.get(rank, -1) for rank in range(who.size)]
-        return _native.Engine.tcp(who.rank, who.size, world.wake, control, data, peers, options, _ERRORS)
+        return _native.Engine.tcp(
+            who.rank, who.size, world.wake, control, data, peers, options, errors, watcher
+        )
     try:
         return _native.Engine.shm(
-            who.rank, who.size, world.region, world.wake, world.eventfds, peers, options, _ERRORS
+            who.rank, who.size, world.region, world.wake, world.eventfds, peers, options, errors, watcher
         )
     finally:
         os.close(world.region)
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(seconds * 1e9)
+
+
+def _leave() -> None:
+    shutdown(observer.how_the_program_ends())
 
 
 def _after_fork_in_child() -> None:
@@ -224,4 +225,4 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-atexit.register(shutdown)
+atexit.register(_leave)
