@@ -152,6 +152,7 @@ def _flag(name: str, metavar: str, form: Form[Any], help: str) -> tuple[Flag, ..
 
 
 TUNING, STARTING, LOGGING, RECORDING = "tuning", "starting", "logging", "recording"
+STALLS = "stalls"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +299,54 @@ class Settings:
         ),
         yaml="timeline.mark_cycles",
     )
+
+    stall_check_disable: bool = _setting(
+        False,
+        "HOROVOD_STALL_CHECK_DISABLE",
+        BOOL,
+        group=STALLS,
+        help="Do not look for operations that some ranks have started and others have not.",
+        flags=(
+            Flag(("--no-stall-check",), "do not look for operations that wait for a rank", constant=True),
+            Flag(("--stall-check",), "look for operations that wait for a rank (default)", constant=False),
+        ),
+        yaml="stall_check.enabled",
+    )
+    stall_check_seconds: float = _setting(
+        60.0,
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        _number(0, exclusive=True),
+        group=STALLS,
+        help="Seconds that an operation may wait for a rank before a warning says so.",
+        flags=_flag(
+            "--stall-check-warning-time-seconds",
+            "SECONDS",
+            _number(0, exclusive=True),
+            "warn of an operation that has waited this long for a rank (default 60)",
+        ),
+        yaml="stall_check.warning_time_seconds",
+    )
+    stall_shutdown_seconds: float = _setting(
+        0.0,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        _number(0),
+        group=STALLS,
+        help="Seconds after which an operation that still waits for a rank ends the job; 0: never.",
+        flags=_flag(
+            "--stall-check-shutdown-time-seconds",
+            "SECONDS",
+            _number(0),
+            "end a job whose operation has waited this long for a rank; 0: never (default 0)",
+        ),
+        yaml="stall_check.shutdown_time_seconds",
+    )
+
+    def __post_init__(self) -> None:
+        if not self.stall_check_disable and 0 < self.stall_shutdown_seconds <= self.stall_check_seconds:
+            raise ValueError(
+                f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={self.stall_shutdown_seconds:g} is not valid: it must"
+                f" be 0 (never) or more than HOROVOD_STALL_CHECK_TIME_SECONDS={self.stall_check_seconds:g}"
+            )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:

@@ -58,6 +58,23 @@ def test_timeline(flags, exported):
     assert found.settings == exported
 
 
+@pytest.mark.parametrize(
+    ("flags", "exported"),
+    [
+        (["--no-stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
+        (["--no-stall-check", "--stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
+        (
+            ["--stall-check-warning-time-seconds=5", "--stall-check-shutdown-time-seconds", "10"],
+            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0"},
+        ),
+    ],
+)
+def test_stalls(flags, exported):
+    found = parse(["-np", "1", *flags, "ls"], "1")
+    assert isinstance(found, Options)
+    assert found.settings == exported
+
+
 def test_flags_that_are_not_given_export_nothing():
     found = parse(["-np", "1", "ls"], "1")
     assert isinstance(found, Options)

@@ -20,6 +20,7 @@ _GROUP_TITLES = {
     "tuning": "tuning (unset: the environment's HOROVOD_* variable, else the default)",
     "logging": "the engine's messages",
     "recording": "recording a timeline",
+    "stalls": "operations that wait for a rank",
 }
 _EPILOG = """\
 examples:
