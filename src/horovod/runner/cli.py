@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import horovod
 from horovod._config import Settings
+from horovod.runner.desk import Desk
 from horovod.runner.environment import JobFacts, worker_environment
 from horovod.runner.hosts import Host, is_local, parse_hosts
 from horovod.runner.launch import Worker
@@ -66,7 +67,18 @@ def _run(options: Options, slots: Sequence[Slot]) -> int:
     view = View(out, err, options.prefix_timestamp, options.output_filename, options.verbose)
     if options.verbose:
         _explain(view, options, workers)
-    return Supervisor(LocalLauncher(_ignored_signals()), view).run(workers)
+    desk = _open_desk(view, job.job_id, len(workers))
+    launcher = LocalLauncher(_ignored_signals(), [desk.fileno()] if desk else [])
+    return Supervisor(launcher, view, desk).run(workers)
+
+
+def _open_desk(view: View, job_id: str, size: int) -> Desk | None:
+    try:
+        return Desk(job_id, size, view.say, verbose=view.verbose)
+    except OSError as error:  # a sandbox without unix sockets: the ranks do without
+        if view.verbose:
+            view.say(f"the ranks cannot ask the launcher anything: {error}")
+        return None
 
 
 def _slots(options: Options) -> list[Slot]:
