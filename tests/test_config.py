@@ -114,7 +114,7 @@ def test_the_end_of_a_stalled_job_comes_after_the_warning(warning, shutdown):
 def test_names_are_declared_once():
     variables = [setting.env for setting in TABLE]
     flags = [name for setting in TABLE for flag in setting.flags for name in flag.names]
-    keys = [setting.yaml for setting in TABLE if setting.yaml]
+    keys = [setting.yaml.key for setting in TABLE if setting.yaml]
     assert [sorted(set(names)) for names in (variables, flags, keys)] == [
         sorted(names) for names in (variables, flags, keys)
     ]
