@@ -27,6 +27,9 @@ def test_defaults():
         log_hide_time=False,
         timeline="",
         timeline_mark_cycles=False,
+        stall_check_disable=False,
+        stall_check_seconds=60.0,
+        stall_shutdown_seconds=0.0,
     )
 
 
@@ -56,6 +59,10 @@ def test_defaults():
         ("HOROVOD_TIMELINE_MARK_CYCLES", "1", "timeline_mark_cycles", True),
         ("HOROVOD_DISABLE_GROUP_FUSION", "1", "disable_group_fusion", True),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "1", "dynamic_process_sets", True),
+        ("HOROVOD_STALL_CHECK_DISABLE", "1", "stall_check_disable", True),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "0.5", "stall_check_seconds", 0.5),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "60.1", "stall_shutdown_seconds", 60.1),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "0", "stall_shutdown_seconds", 0.0),
     ],
 )
 def test_values(variable, text, field, value):
@@ -77,6 +84,9 @@ def test_values(variable, text, field, value):
         ("HOROVOD_TIMELINE_MARK_CYCLES", "often", "0 or 1"),
         ("HOROVOD_DISABLE_GROUP_FUSION", "x", "0 or 1"),
         ("HOROVOD_DYNAMIC_PROCESS_SETS", "x", "0 or 1"),
+        ("HOROVOD_STALL_CHECK_DISABLE", "x", "0 or 1"),
+        ("HOROVOD_STALL_CHECK_TIME_SECONDS", "0", "a number > 0"),
+        ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "-1", "a number >= 0"),
         ("HOROVOD_CPU_OPERATIONS", "pigeon", "one of auto, shm, tcp"),
         ("HOROVOD_CPU_OPERATIONS", "mpi", "not available yet"),
         ("HOROVOD_CPU_OPERATIONS", "CCL", "not available yet"),
@@ -89,10 +99,22 @@ def test_wrong_values_name_variable_value_and_form(variable, text, form):
     assert form in str(caught.value)
 
 
+@pytest.mark.parametrize(("warning", "shutdown"), [("60", "60"), ("60", "30"), ("0.5", "0.25")])
+def test_the_end_of_a_stalled_job_comes_after_the_warning(warning, shutdown):
+    environ = {
+        "HOROVOD_STALL_CHECK_TIME_SECONDS": warning,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": shutdown,
+    }
+    with pytest.raises(ValueError, match=f"SHUTDOWN_TIME_SECONDS={shutdown} is not valid") as caught:
+        Settings.from_env(environ)
+    assert f"more than HOROVOD_STALL_CHECK_TIME_SECONDS={warning}" in str(caught.value)
+    Settings.from_env({**environ, "HOROVOD_STALL_CHECK_DISABLE": "1"})
+
+
 def test_names_are_declared_once():
     variables = [setting.env for setting in TABLE]
     flags = [name for setting in TABLE for flag in setting.flags for name in flag.names]
-    keys = [setting.yaml for setting in TABLE if setting.yaml]
+    keys = [setting.yaml.key for setting in TABLE if setting.yaml]
     assert [sorted(set(names)) for names in (variables, flags, keys)] == [
         sorted(names) for names in (variables, flags, keys)
     ]

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, TypeVar
 
-__all__ = ["DYNAMIC", "Flag", "Form", "Setting", "Settings", "settings_table"]
+__all__ = ["DYNAMIC", "Flag", "Form", "Setting", "Settings", "YamlKey", "settings_table"]
 
 T = TypeVar("T")
 MIB = 1024 * 1024
@@ -93,6 +93,7 @@ def _read_timeline(text: str) -> str:
 
 
 BOOL = Form("0 or 1 (also true or false)", _read_bool)
+NOT_BOOL = Form(BOOL.allowed, lambda text: not _read_bool(text))
 MEGABYTES = Form("a number >= 0 (megabytes)", _megabytes_to_bytes)
 DYNAMIC = "DYNAMIC"
 TIMELINE = Form(f"the path of a file, or {DYNAMIC}", _read_timeline)
@@ -118,6 +119,14 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class YamlKey:
+    """The key of a setting in a configuration file, ``section.name``, and how its value is read."""
+
+    key: str
+    form: Form[Any]
+
+
+@dataclass(frozen=True)
 class Setting:
     """The declaration of one field of :class:`Settings`."""
 
@@ -128,7 +137,7 @@ class Setting:
     group: str
     help: str
     flags: tuple[Flag, ...] = ()
-    yaml: str | None = None
+    yaml: YamlKey | None = None
 
 
 def _setting(
@@ -139,10 +148,11 @@ def _setting(
     group: str,
     help: str,
     flags: tuple[Flag, ...] = (),
-    yaml: str | None = None,
+    yaml: tuple[str, Form[Any]] | None = None,
 ) -> T:
     """Declare a field; typed as its value, so that mypy checks default and form against the annotation."""
-    declared = {"env": env, "form": form, "group": group, "help": help, "flags": flags, "yaml": yaml}
+    declared = {"env": env, "form": form, "group": group, "help": help, "flags": flags}
+    declared["yaml"] = yaml and YamlKey(*yaml)
     value: T = field(default=default, metadata=declared)
     return value
 
@@ -152,6 +162,7 @@ def _flag(name: str, metavar: str, form: Form[Any], help: str) -> tuple[Flag, ..
 
 
 TUNING, STARTING, LOGGING, RECORDING = "tuning", "starting", "logging", "recording"
+STALLS = "stalls"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +181,7 @@ class Settings:
             MEGABYTES,
             "reduce small tensors together in buckets of up to MB megabytes; 0 turns that off (default 128)",
         ),
-        yaml="params.fusion_threshold_mb",
+        yaml=("params.fusion_threshold_mb", MEGABYTES),
     )
     cycle_time_ms: float = _setting(
         0.0,
@@ -181,7 +192,7 @@ class Settings:
         flags=_flag(
             "--cycle-time-ms", "MS", _number(0), "smallest gap between two rounds of the engine (default 0)"
         ),
-        yaml="params.cycle_time_ms",
+        yaml=("params.cycle_time_ms", _number(0)),
     )
     cache_capacity: int = _setting(
         1024,
@@ -195,7 +206,7 @@ class Settings:
             _whole_number(0),
             "remember up to N repeated requests; 0 turns that off (default 1024)",
         ),
-        yaml="params.cache_capacity",
+        yaml=("params.cache_capacity", _whole_number(0)),
     )
     spin_us: int = _setting(
         -1,
@@ -250,7 +261,7 @@ class Settings:
             _choice(LOG_LEVELS, {}),
             "how much the engine says: " + ", ".join(LOG_LEVELS) + " (default warning)",
         ),
-        yaml="logging.level",
+        yaml=("logging.level", _choice(LOG_LEVELS, {})),
     )
     log_hide_time: bool = _setting(
         False,
@@ -270,7 +281,7 @@ class Settings:
                 constant=False,
             ),
         ),
-        yaml="logging.with_timestamp",
+        yaml=("logging.with_timestamp", NOT_BOOL),
     )
     timeline: str = _setting(
         "",
@@ -284,7 +295,7 @@ class Settings:
             TIMELINE,
             f"record a timeline in FILE; {DYNAMIC}: only when the program calls start_timeline()",
         ),
-        yaml="timeline.filename",
+        yaml=("timeline.filename", TIMELINE),
     )
     timeline_mark_cycles: bool = _setting(
         False,
@@ -296,8 +307,56 @@ class Settings:
             Flag(("--timeline-mark-cycles",), "mark the coordinator's cycles in the timeline", constant=True),
             Flag(("--no-timeline-mark-cycles",), "do not mark cycles (default)", constant=False),
         ),
-        yaml="timeline.mark_cycles",
+        yaml=("timeline.mark_cycles", BOOL),
     )
+
+    stall_check_disable: bool = _setting(
+        False,
+        "HOROVOD_STALL_CHECK_DISABLE",
+        BOOL,
+        group=STALLS,
+        help="Do not look for operations that some ranks have started and others have not.",
+        flags=(
+            Flag(("--no-stall-check",), "do not look for operations that wait for a rank", constant=True),
+            Flag(("--stall-check",), "look for operations that wait for a rank (default)", constant=False),
+        ),
+        yaml=("stall_check.enabled", NOT_BOOL),
+    )
+    stall_check_seconds: float = _setting(
+        60.0,
+        "HOROVOD_STALL_CHECK_TIME_SECONDS",
+        _number(0, exclusive=True),
+        group=STALLS,
+        help="Seconds that an operation may wait for a rank before a warning says so.",
+        flags=_flag(
+            "--stall-check-warning-time-seconds",
+            "SECONDS",
+            _number(0, exclusive=True),
+            "warn of an operation that has waited this long for a rank (default 60)",
+        ),
+        yaml=("stall_check.warning_time_seconds", _number(0, exclusive=True)),
+    )
+    stall_shutdown_seconds: float = _setting(
+        0.0,
+        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
+        _number(0),
+        group=STALLS,
+        help="Seconds after which an operation that still waits for a rank ends the job; 0: never.",
+        flags=_flag(
+            "--stall-check-shutdown-time-seconds",
+            "SECONDS",
+            _number(0),
+            "end a job whose operation has waited this long for a rank; 0: never (default 0)",
+        ),
+        yaml=("stall_check.shutdown_time_seconds", _number(0)),
+    )
+
+    def __post_init__(self) -> None:
+        if not self.stall_check_disable and 0 < self.stall_shutdown_seconds <= self.stall_check_seconds:
+            raise ValueError(
+                f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={self.stall_shutdown_seconds:g} is not valid: it must"
+                f" be 0 (never) or more than HOROVOD_STALL_CHECK_TIME_SECONDS={self.stall_check_seconds:g}"
+            )
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from horovod._config import settings_table
-from horovod.runner.options import Options, UsageError, build_parser, parse, split_command
+from horovod.runner.options import Options, Question, UsageError, build_parser, parse, split_command
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_everything_together():
     argv = (
         "-np 3 -H a:3 --output-filename d -prefix-timestamp --verbose --log-level INFO --start-time 5 ls -l"
     )
-    found = parse(argv.split(), "1")
+    found = parse(argv.split())
     assert isinstance(found, Options)
     assert (found.num_proc, found.hosts, str(found.output_filename)) == (3, "a:3", "d")
     assert (found.prefix_timestamp, found.verbose, found.command) == (True, True, ["ls", "-l"])
@@ -53,13 +53,30 @@ def test_everything_together():
     ],
 )
 def test_timeline(flags, exported):
-    found = parse(["-np", "1", *flags, "ls"], "1")
+    found = parse(["-np", "1", *flags, "ls"])
+    assert isinstance(found, Options)
+    assert found.settings == exported
+
+
+@pytest.mark.parametrize(
+    ("flags", "exported"),
+    [
+        (["--no-stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "1"}),
+        (["--no-stall-check", "--stall-check"], {"HOROVOD_STALL_CHECK_DISABLE": "0"}),
+        (
+            ["--stall-check-warning-time-seconds=5", "--stall-check-shutdown-time-seconds", "10"],
+            {"HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0", "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0"},
+        ),
+    ],
+)
+def test_stalls(flags, exported):
+    found = parse(["-np", "1", *flags, "ls"])
     assert isinstance(found, Options)
     assert found.settings == exported
 
 
 def test_flags_that_are_not_given_export_nothing():
-    found = parse(["-np", "1", "ls"], "1")
+    found = parse(["-np", "1", "ls"])
     assert isinstance(found, Options)
     assert found.settings == {}
 
@@ -79,12 +96,12 @@ def test_flags_that_are_not_given_export_nothing():
 )
 def test_mistakes(argv, words):
     with pytest.raises(UsageError) as caught:
-        parse(argv, "1")
+        parse(argv)
     assert words in str(caught.value)
 
 
 def test_help_names_every_flag_and_variable():
-    text = parse(["--help"], "1")
+    text = parse(["--help"])
     assert isinstance(text, str)
     names = [
         name for setting in settings_table() for flag in setting.flags for name in (*flag.names, setting.env)
@@ -94,4 +111,18 @@ def test_help_names_every_flag_and_variable():
 
 @pytest.mark.parametrize("argv", [["--version"], ["-v"], ["--vers"], ["-np", "2", "-v"]])
 def test_version(argv):
-    assert parse(argv, "1.2") == "1.2\n"
+    assert parse(argv) is Question.VERSION
+
+
+@pytest.mark.parametrize(
+    ("argv", "question"),
+    [
+        (["--check-build"], Question.BUILD),
+        (["-cb"], Question.BUILD),
+        (["--doctor"], Question.DOCTOR),
+        (["-np", "2", "--doctor", "ls"], Question.DOCTOR),
+        (["-v", "--doctor"], Question.VERSION),
+    ],
+)
+def test_questions(argv, question):
+    assert parse(argv) is question

@@ -77,7 +77,17 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
         dynamic = dynamic_process_sets or settings.dynamic_process_sets
         _current = replace(built, dynamic_process_sets=dynamic)
         _generations[who.job_id] = generation
+        if who.launcher == "horovodrun":
+            _check_in(who, built.engine.plane)
         return True
+
+
+def _check_in(who: Identity, plane: str) -> None:
+    """Lets the launcher know, if it listens; not a word if it does not."""
+    from horovod.rendezvous import desk
+
+    host, cpus = os.uname().nodename, desk.cpu_ranges(os.sched_getaffinity(0))
+    desk.check_in(who.job_id, desk.CheckIn(who.rank, os.getpid(), host, cpus, plane))
 
 
 def _check_comm(comm: Any, who: Identity) -> None:

@@ -11,6 +11,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -95,11 +96,22 @@ class ChannelError(Exception):
     """The other side ended the connection, is somebody else, or talks nonsense."""
 
 
-class Channel:
-    """One end of a connection between two ranks of the same user on one machine."""
+class ChannelClosedError(ChannelError):
+    """The other side ended the connection."""
 
-    def __init__(self, sock: socket.socket) -> None:
+
+Incoming = TypeVar("Incoming")
+
+
+class Packets(Generic[Incoming]):
+    """One end of a connection between two processes of the same user on one machine.
+
+    ``decoder`` knows the messages that may come in.
+    """
+
+    def __init__(self, sock: socket.socket, decoder: msgspec.json.Decoder[Incoming]) -> None:
         self._socket = sock
+        self._decoder = decoder
         pid, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
         self.peer_pid: int = pid
         if uid != os.getuid():
@@ -112,7 +124,7 @@ class Channel:
         """The socket's descriptor, for selectors."""
         return self._socket.fileno()
 
-    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+    def send(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
         """Sends one message; a peer that is gone raises ``ChannelError``."""
         try:
             socket.send_fds(
@@ -123,7 +135,7 @@ class Channel:
         except OSError as error:
             raise ChannelError(f"the connection broke ({error.strerror})") from None
 
-    def receive(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+    def receive(self, timeout: float | None = None) -> tuple[Incoming, list[int]]:
         """One message and its descriptors, which the caller owns. ``TimeoutError`` if none comes."""
         self._socket.settimeout(timeout)
         try:
@@ -136,13 +148,15 @@ class Channel:
             raise ChannelError(f"the connection broke ({error.strerror})") from None
         try:
             if not data:
-                raise ChannelError("the other side closed the connection")
+                raise ChannelClosedError("the other side closed the connection")
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
                 raise ChannelError("a message was too long")
-            return _decoder.decode(data), descriptors
+            return self._decoder.decode(data), descriptors
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ChannelError) as error:
             for descriptor in descriptors:
                 os.close(descriptor)
+            if isinstance(error, ChannelError):
+                raise
             raise ChannelError(str(error)) from None
 
     def detach(self) -> int:
@@ -152,3 +166,10 @@ class Channel:
     def close(self) -> None:
         """Ends the connection."""
         self._socket.close()
+
+
+class Channel(Packets[Message]):
+    """A connection between two ranks, for the meeting's messages."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, _decoder)

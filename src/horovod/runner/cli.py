@@ -6,14 +6,16 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import horovod
 from horovod._config import Settings
+from horovod.runner.desk import Desk
 from horovod.runner.environment import JobFacts, worker_environment
 from horovod.runner.hosts import Host, is_local, parse_hosts
 from horovod.runner.launch import Worker
 from horovod.runner.launch.local import LocalLauncher
-from horovod.runner.options import Options, UsageError, parse
+from horovod.runner.options import Options, Question, UsageError, parse
 from horovod.runner.output import Sink, open_sinks, rank_directory
 from horovod.runner.placement import Slot, place
 from horovod.runner.supervisor import Supervisor, View
@@ -27,9 +29,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``horovodrun`` with ``argv`` (default: the process's own) and return its exit code."""
     _open_standard_descriptors()
     try:
-        options = parse(sys.argv[1:] if argv is None else argv, horovod.__version__)
+        options = parse(sys.argv[1:] if argv is None else argv)
         if isinstance(options, str):
             return _print(options)
+        if isinstance(options, Question):
+            return _answer(options)
+        options = _with_config_file(options)
         Settings.from_env({**os.environ, **options.settings})  # a mistake is told once, not by every rank
         slots = _slots(options)
         _make_output_directories(options, slots)
@@ -45,6 +50,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(options, slots)
     except OSError as error:  # too many processes or open files; the guardians end what was started
         return _complain(f"cannot start the ranks: {error}", 1)
+
+
+def _answer(question: Question) -> int:
+    """What the user asked, instead of running a job."""
+    if question is Question.VERSION:
+        return _print(horovod.__version__ + "\n")
+    if question is Question.BUILD:
+        from horovod.runner.build import describe_build
+
+        return _print(describe_build(horovod.__version__))
+    from horovod.runner.doctor import examine
+
+    text, healthy = examine(os.environ)
+    _print(text)
+    return 0 if healthy else 1
+
+
+def _with_config_file(options: Options) -> Options:
+    if options.config_file is None:
+        return options
+    from horovod.runner.config_file import read_config_file
+
+    config = read_config_file(options.config_file)
+    return replace(options, settings={**config.settings, **options.settings}, notes=config.notes)
 
 
 def _run(options: Options, slots: Sequence[Slot]) -> int:
@@ -64,9 +93,22 @@ def _run(options: Options, slots: Sequence[Slot]) -> int:
     ]
     out, err = open_sinks()
     view = View(out, err, options.prefix_timestamp, options.output_filename, options.verbose)
+    for note in options.notes:
+        view.say(note)
     if options.verbose:
         _explain(view, options, workers)
-    return Supervisor(LocalLauncher(_ignored_signals()), view).run(workers)
+    desk = _open_desk(view, job.job_id, len(workers))
+    launcher = LocalLauncher(_ignored_signals(), [desk.fileno()] if desk else [])
+    return Supervisor(launcher, view, desk).run(workers)
+
+
+def _open_desk(view: View, job_id: str, size: int) -> Desk | None:
+    try:
+        return Desk(job_id, size, view.say, verbose=view.verbose)
+    except OSError as error:  # a sandbox without unix sockets: the ranks do without
+        if view.verbose:
+            view.say(f"the ranks cannot ask the launcher anything: {error}")
+        return None
 
 
 def _slots(options: Options) -> list[Slot]:

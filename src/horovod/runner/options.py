@@ -6,6 +6,7 @@ The flags of settings come from ``_config``; only what concerns the launcher alo
 from __future__ import annotations
 
 import argparse
+import enum
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,18 +14,20 @@ from typing import Any, NoReturn
 
 from horovod._config import Flag, Setting, as_environment, settings_table
 
-__all__ = ["Options", "UsageError", "parse", "split_command"]
+__all__ = ["Options", "Question", "UsageError", "parse", "split_command"]
 
 _GROUP_TITLES = {
     "starting": "starting the job",
     "tuning": "tuning (unset: the environment's HOROVOD_* variable, else the default)",
     "logging": "the engine's messages",
     "recording": "recording a timeline",
+    "stalls": "operations that wait for a rank",
 }
 _EPILOG = """\
 examples:
   horovodrun -np 4 python train.py
   horovodrun -np 2 --output-filename logs python train.py --epochs 3
+  horovodrun --doctor
 
 Options come before the command; everything after it belongs to the command. --a_b means the same as --a-b.
 """
@@ -44,8 +47,11 @@ class Options:
     output_filename: Path | None = None
     prefix_timestamp: bool = False
     verbose: bool = False
+    config_file: Path | None = None
     settings: dict[str, str] = field(default_factory=dict)
-    """Settings given as flags, as variables for the workers."""
+    """Settings given as flags or in the configuration file, as variables for the workers."""
+    notes: Sequence[str] = ()
+    """What the user should know about the options."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -83,6 +89,21 @@ def build_parser() -> argparse.ArgumentParser:
     general = parser.add_argument_group("general")
     general.add_argument("-h", "--help", action="store_true", help="show this text and exit")
     general.add_argument("-v", "--version", action="store_true", help="show the version and exit")
+    general.add_argument(
+        "-cb",
+        "--check-build",
+        action="store_true",
+        help="show which frameworks and operations there are, and exit",
+    )
+    general.add_argument(
+        "--doctor", action="store_true", help="check this machine, say what to do about problems, and exit"
+    )
+    general.add_argument(
+        "--config-file",
+        type=Path,
+        metavar="FILE",
+        help="read settings from a YAML file; flags win over it, it wins over the environment",
+    )
     general.add_argument("--verbose", action="store_true", help="say what the launcher does")
     starting = parser.add_argument_group(_GROUP_TITLES["starting"])
     starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
@@ -160,15 +181,28 @@ def split_command(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple
     return options, list(words)
 
 
-def parse(argv: Sequence[str], version: str) -> Options | str:
-    """The checked options, or a text to print instead of running. Raises :class:`UsageError`."""
+class Question(enum.Enum):
+    """What the user wants to know instead of running a job."""
+
+    VERSION = enum.auto()
+    BUILD = enum.auto()
+    DOCTOR = enum.auto()
+
+
+def parse(argv: Sequence[str]) -> Options | Question | str:
+    """The checked options, or a question, or a text to print. Raises :class:`UsageError`."""
     parser = build_parser()
     words, command = split_command(argv, parser)
     found = parser.parse_args(words)
     if found.help:
         return parser.format_help()
-    if found.version:
-        return version + "\n"
+    for asked, question in (
+        (found.version, Question.VERSION),
+        (found.check_build, Question.BUILD),
+        (found.doctor, Question.DOCTOR),
+    ):
+        if asked:
+            return question
     if found.num_proc is None:
         raise UsageError("-np is missing: how many ranks shall be started?")
     if not command:
@@ -180,5 +214,6 @@ def parse(argv: Sequence[str], version: str) -> Options | str:
         output_filename=found.output_filename,
         prefix_timestamp=found.prefix_timestamp,
         verbose=found.verbose,
+        config_file=found.config_file,
         settings=as_environment(found.settings),
     )

@@ -10,12 +10,13 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["RankOutcome", "blame", "describe_exit", "exit_code", "failure_report"]
+__all__ = ["RankOutcome", "blame", "describe_end", "describe_exit", "exit_code", "failure_report"]
 
 MAX_LINES = 15
 _TRACE_LINES = 10
 _LINE_WIDTH = 200
 _TRACEBACK = "Traceback (most recent call last):"
+_OUT_OF_MEMORY = "out of memory: the kernel ended processes on this host for lack of memory during the job"
 # How the ranks that survive a peer end; MismatchError and other subclasses are failures in their own right.
 _PEER_WAS_LOST = re.compile(r"(?:[\w.]+\.)?(?:PeerLostError|HorovodInternalError)\b")
 
@@ -99,9 +100,18 @@ def describe_exit(code: int) -> str:
     return f"killed by {name} ({-code})"
 
 
+def describe_end(code: int, oom_kills: int) -> str:
+    """The same with the reason, if it was the memory: one line for a survivor's error."""
+    return (
+        f"{describe_exit(code)}; {_OUT_OF_MEMORY}"
+        if code == -signal.SIGKILL and oom_kills
+        else describe_exit(code)
+    )
+
+
 def _hint(blamed: RankOutcome, oom_kills: int) -> str:
     if blamed.code == -signal.SIGKILL and oom_kills:
-        return "out of memory: the kernel ended processes on this host for lack of memory during the job"
+        return _OUT_OF_MEMORY
     return {
         -signal.SIGKILL: "somebody sent SIGKILL: a memory limit (see dmesg), a batch system, or kill -9",
         -signal.SIGSEGV: "a crash in native code; python -X faulthandler shows where",

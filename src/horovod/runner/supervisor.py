@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod.runner import policy, processes
+from horovod.runner.cgroup import Cgroup
+from horovod.runner.desk import Desk
 from horovod.runner.launch import Launcher, Worker
 from horovod.runner.output import Sink, rank_directory
 from horovod.runner.rank import Rank, Stream
-from horovod.runner.report import RankOutcome, blame, exit_code, failure_report
+from horovod.runner.report import RankOutcome, blame, describe_end, exit_code, failure_report
 
 __all__ = ["Supervisor", "View"]
 
@@ -49,30 +51,36 @@ class View:
 class Supervisor:
     """Runs one job to its end. Use it once."""
 
-    def __init__(self, launcher: Launcher, view: View) -> None:
+    def __init__(self, launcher: Launcher, view: View, desk: Desk | None = None) -> None:
         self._launcher = launcher
         self._view = view
+        self._desk = desk
         self._sinks = {view.out, view.err}
         self._ranks: list[Rank] = []
         self._interrupts: list[policy.Interrupt] = []
         self._passed: list[int] = []
         self._sent: list[policy.Interrupt] = []
         self._heard_at = 0.0
+        self._oom_before = 0
         self._selector = selectors.PollSelector()
 
     def run(self, workers: Sequence[Worker]) -> int:
         """Start the workers, see them through, and return the exit code of the job."""
-        oom_before = _oom_kills()
+        self._oom_before = Cgroup().oom_kills()
         started_at = time.monotonic()
         processes.become_subreaper()  # for what a killed guardian leaves behind
         with self._selector, self._listening_to_signals():
             for worker in workers:
                 self._start(worker)
+            if self._desk is not None:
+                self._desk.serve(self._selector)
             # Only now: a signal that came before is waiting, and the guardians are there to act on it.
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
             self._see_through()
+            if self._desk is not None:
+                self._desk.close()
             self._wind_down()
-            code = self._conclude(started_at, _oom_kills() - oom_before)
+            code = self._conclude(started_at)
             self._empty_sinks()
             if self._view.out.problem:
                 self._view.say(f"part of the output was lost: {self._view.out.problem}")
@@ -166,7 +174,11 @@ class Supervisor:
                 rank.send(signum)
 
     def _on_status(self, rank: Rank) -> None:
-        if not rank.read_status(time.monotonic()):
+        gone = rank.read_status(time.monotonic())
+        if self._desk is not None and rank.wait_status is not None:
+            code = os.waitstatus_to_exitcode(rank.wait_status)
+            self._desk.tell_end(rank.number, describe_end(code, self._oom_kills()))
+        if not gone:
             return
         self._selector.unregister(rank.channels.status)
         rank.let_go()
@@ -240,7 +252,11 @@ class Supervisor:
             if rank.guardian_lost:
                 _kill_orphans_of(rank)
 
-    def _conclude(self, started_at: float, oom_kills: int) -> int:
+    def _oom_kills(self) -> int:
+        """During the job."""
+        return Cgroup().oom_kills() - self._oom_before
+
+    def _conclude(self, started_at: float) -> int:
         """Say how it went, and the exit code."""
         outcomes = [rank.outcome() for rank in self._ranks]
         stopped_at = self._sent[0].at if self._sent else None
@@ -251,7 +267,7 @@ class Supervisor:
             return 128 + signum
         if blamed is None:
             return 0
-        report = failure_report(blamed, outcomes, started_at=started_at, oom_kills=oom_kills)
+        report = failure_report(blamed, outcomes, started_at=started_at, oom_kills=self._oom_kills())
         self._view.err.write("".join(line + "\n" for line in report).encode("utf-8", "backslashreplace"))
         return exit_code(blamed.code)
 
@@ -279,12 +295,3 @@ def _kill_orphans_of(rank: Rank) -> None:
         if all(processes.has_in_environment(pid, mark) for mark in marks)
     ]
     processes.signal_all(orphans, signal.SIGKILL)
-
-
-def _oom_kills() -> int:
-    """How many processes the kernel has ended for lack of memory since boot; 0 where it does not tell."""
-    with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", "rb") as file:
-        for line in file:
-            if line.startswith(b"oom_kill "):
-                return int(line.split()[1])
-    return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from horovod.runner.guardian import GuardianSpec, guard
 from horovod.runner.launch import Channels, Worker
@@ -11,13 +12,16 @@ __all__ = ["LocalLauncher"]
 
 
 class LocalLauncher:
-    """Forks guardians. The process must be single-threaded when ranks are started."""
+    """Forks guardians. The process must be single-threaded when ranks are started.
 
-    def __init__(self, ignored_signals: frozenset[int]) -> None:
+    ``private_fds`` are descriptors of the launcher that no other process may keep.
+    """
+
+    def __init__(self, ignored_signals: frozenset[int], private_fds: Sequence[int] = ()) -> None:
         self._ignored_signals = ignored_signals
-        # The launcher's ends for ranks already started. Were another guardian to keep a copy of a lifeline's
-        # write end, the launcher's death would go unnoticed.
-        self._own_ends: list[int] = []
+        # With the launcher's ends for ranks already started: were another guardian to keep a copy of a
+        # lifeline's write end, the launcher's death would go unnoticed.
+        self._own_ends: list[int] = list(private_fds)
 
     def start(self, worker: Worker) -> Channels:
         """Start one rank under a guardian."""
