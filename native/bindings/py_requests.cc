@@ -301,9 +301,9 @@ void PyEngine::set_reduction(Request& request, int op, double prescale, double p
 void PyEngine::check_reducible(const Request& request) const {
   const ReduceOp op = request.reduce;
   if (request.kind == OpKind::kReducescatter && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
-    check(Status::error(Code::kInternal,
-                        std::string("reducescatter can do Sum and Average, not ") +
-                            reduce_op_name(op) + "; allreduce can, and each rank takes its rows"));
+    check(Status::error(Code::kInternal, std::string("reducescatter can do Sum and Average, not ") +
+                                             reduce_op_name(op) +
+                                             "; allreduce can, and each rank takes its rows"));
   }
   for (const TensorSpec& tensor : request.tensors) {
     if (op == ReduceOp::kAdasum && !dtype_is_float(tensor.dtype)) {

@@ -62,7 +62,7 @@ std::string describe(const Peer& peer);
 struct World {
   int rank = 0;
   int size = 1;
-  std::vector<Peer> peers;  // without this rank
+  std::vector<Peer> peers;  // all ranks, this one too; it has no pidfd
   UniqueFd wake;            // this rank's eventfd
   std::unique_ptr<Link> link;
   std::unique_ptr<DataPlane> plane;

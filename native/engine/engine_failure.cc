@@ -94,8 +94,8 @@ void Engine::fail_everything(Status reason) {
       failure_ = reason;
       if (reason.code == Code::kPeerLost) {
         failure_.message +=
-            ". This world cannot go on: shut down and initialise again, or restart "
-            "the job; the lost rank's own output says why it ended";
+            ". This world cannot go on: shut down and initialise again, or restart the job";
+        if (reason.rank >= 0) failure_.message += "; the lost rank's own output says why it ended";
       }
     }
     if (!in_flight_.empty())

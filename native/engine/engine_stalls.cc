@@ -273,8 +273,8 @@ void Engine::conclude_inquest(Nanoseconds now) {
     if (!asked.answered) asked.state = process_state(asked.pid);
   }
   const StallReport report = report_stall(tensors, ranks, options_.stall);
+  if (!inquest.final || last_report_ == 0) observe(report.text);
   last_report_ = now;
-  observe(report.text);
   if (inquest.final) {
     return world_.link->abort(Status::error(Code::kPeerLost, "stalled: " + report.summary));
   }

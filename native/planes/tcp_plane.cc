@@ -209,10 +209,10 @@ void TcpPlane::check_streams() {
       if (!works_.in_oldest(flow->places[kInput]) && !works_.in_oldest(flow->places[kResult]))
         continue;
       const bool closed = flow->error == ECONNRESET || flow->error == EPIPE;
-      failure_ = Status::error(Code::kPeerLost,
-                               lane.name + (closed ? " closed its connection in the midst of an "
-                                                     "operation: it shut down, died or was killed"
-                                                   : describe_lost_connection(flow->error)));
+      failure_ = Status::lost(lane.rank,
+                              lane.name + (closed ? " closed its connection in the midst of an "
+                                                    "operation: it shut down, died or was killed"
+                                                  : describe_lost_connection(flow->error)));
       return;
     }
   }

@@ -24,8 +24,8 @@ from horovod.exceptions import (
 
 __all__ = ["error_makers", "how_the_program_ends", "place", "warn"]
 
-ASK_SECONDS = 0.4
-"""How long an error waits for the launcher to say how the lost rank ended."""
+ASK_SECONDS = 2.0
+"""How long an error waits at most for the launcher to say how a rank ended, which it knows when that has."""
 _MOST_FRAMES = 12
 _MOST_CHARACTERS = 200
 

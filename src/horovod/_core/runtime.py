@@ -200,9 +200,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
     errors, watcher = observer.error_makers(who), (observer.place, observer.warn)
-    peers = [
-        (m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members if m.rank != who.rank
-    ]
+    peers = [(m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members]
     if world.region is None:
         control = [world.control.get(rank, -1) for rank in range(who.size)]
         data = [world.data.get(rank, -1) for rank in range(who.size)]
