@@ -73,10 +73,10 @@ class Supervisor:
         with self._selector, self._listening_to_signals():
             for worker in workers:
                 self._start(worker)
-            if self._desk is not None:
-                self._desk.serve(self._selector)
             # Only now: a signal that came before is waiting, and the guardians are there to act on it.
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if self._desk is not None:
+                self._desk.serve(self._selector)
             self._see_through()
             if self._desk is not None:
                 self._desk.close()
