@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+import yaml
 
-from horovod._config import settings_table
+from horovod._config import Settings, settings_table
 from horovod.runner.config_file import interpret, read_config_file
 
 WHOLE = """
@@ -113,6 +115,14 @@ def test_what_the_original_has_and_we_have_not_is_told():
         "f.yaml: autotune.enabled is not available yet in this version, and ignored",
         "f.yaml: params.torus_allreduce is not available yet in this version, and ignored",
     ]
+
+
+def test_the_documented_file_holds_every_key_and_its_default():
+    text = (Path(__file__).parents[2] / "docs/launching.md").read_text()
+    block = text.partition("```yaml\n")[2].partition("```")[0]
+    found = interpret(yaml.safe_load(block), "docs")
+    assert sorted(found.settings) == sorted(setting.env for setting in settings_table() if setting.yaml)
+    assert Settings.from_env(found.settings) == Settings(timeline="timeline.json")
 
 
 SHOW = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('HOROVOD_')}))"

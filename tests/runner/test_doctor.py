@@ -6,6 +6,7 @@ import os
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -216,6 +217,15 @@ def test_what_is_written():
         "",
         "2 checks: 1 ok, 0 warnings, 1 problem",
     ]
+
+
+def test_the_documented_checks_are_those_there_are():
+    text = (Path(__file__).parents[2] / "docs/launching.md").read_text()
+    table = text.partition("| check | warning | problem |\n")[2].partition("\n\n")[0]
+    documented = [name for row in table.splitlines()[1:] for name in row.split("|")[1].strip().split(", ")]
+    report = examine({})[0].partition("\n\n")[0]
+    names = [line[9:].partition("  ")[0] for line in report.splitlines() if not line.startswith(" ")]
+    assert names == documented
 
 
 def test_nothing_is_left_behind():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -74,6 +75,29 @@ def test_signals_are_forwarded_as_they_are(horovodrun, tmp_path, signum):
         f"[{r}]<stdout>:got {name}" for r in (0, 1)
     ]
     assert horovodrun.err().endswith(f"horovodrun: interrupted by {name}; all ranks have ended\n")
+    horovodrun.wait_until_all_gone()
+
+
+EXITS = """
+import os, signal, sys, time
+here = os.path.dirname(os.path.abspath(__file__))
+def on(signum, frame):
+    open(f'{here}/saved.' + os.environ['RANK'], 'w').close()
+    sys.exit(int(os.environ['RANK']) * 85)
+for s in (signal.SIGTERM, signal.SIGINT): signal.signal(s, on)
+open(f'{here}/up.' + os.environ['RANK'], 'w').close()
+time.sleep(300)
+"""
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGTERM, 85), (signal.SIGINT, 130)])
+def test_a_handler_runs_and_its_exit_code_counts(horovodrun, signum, code):
+    with start(horovodrun, EXITS) as process:
+        process.send_signal(signum)
+        assert process.wait(30) == code
+    horovodrun.wait_for_files("saved.0", "saved.1")
+    assert f"interrupted by {signum.name}; all ranks have ended" in horovodrun.err()
+    assert ("; rank 1 ended with exit code 85\n" in horovodrun.err()) == (code == 85)
     horovodrun.wait_until_all_gone()
 
 
@@ -203,6 +227,38 @@ def test_sigkill_of_a_guardian_ends_its_rank_and_the_job(horovodrun):
 def _parent(pid: int) -> int:
     with open(f"/proc/{pid}/stat") as file:
         return int(file.read().rpartition(")")[2].split()[1])
+
+
+NESTED = """
+import json, os, subprocess, sys
+import numpy as np
+import horovod.numpy as hvd
+hvd.init()
+deep = int(sys.argv[1])
+told = {'job': os.environ['HOROVOD_JOB_ID'], 'size': hvd.size()}
+told['sum'] = float(hvd.allreduce(np.ones(1), op=hvd.Sum)[0])
+if deep:
+    inner = [sys.executable, '-m', 'horovod.runner.cli', '-np', '3', sys.executable, __file__, '0']
+    done = subprocess.run(inner, capture_output=True, text=True)
+    told['inner'] = sorted(line.partition('>:')[2] for line in done.stdout.splitlines())
+    told['err'], told['code'] = done.stderr, done.returncode
+told['again'] = float(hvd.allreduce(np.full(1, 2.0), op=hvd.Sum)[0])
+print(json.dumps(told))
+"""
+
+
+def test_a_job_inside_each_rank_of_a_job(horovodrun):
+    script = horovodrun.script(NESTED)[-1]
+    done = horovodrun.run("-np", "2", sys.executable, script, "1")
+    assert (done.returncode, done.stderr) == (0, b"")
+    outer = [json.loads(line.partition(b">:")[2]) for line in done.stdout.splitlines()]
+    assert [(o["sum"], o["again"], o["size"], o["err"], o["code"]) for o in outer] == [
+        (2.0, 4.0, 2, "", 0)
+    ] * 2
+    inner = [json.loads(line) for o in outer for line in o["inner"]]
+    assert [(i["sum"], i["again"], i["size"]) for i in inner] == [(3.0, 6.0, 3)] * 6
+    jobs = [o["job"] for o in outer] + [i["job"] for i in inner]
+    assert sorted(jobs.count(job) for job in set(jobs)) == [2, 3, 3]
 
 
 def test_a_job_inside_a_job(horovodrun):

@@ -10,6 +10,7 @@ from horovod.runner.report import (
     MAX_LINES,
     RankOutcome,
     blame,
+    describe_end,
     describe_exit,
     exit_code,
     failure_report,
@@ -95,3 +96,17 @@ def test_reports_are_short(tail, code, size, oom_kills):
     assert [line for line in lines if len(line) > 210] == []
     if tail:
         assert lines[-2] == "  | " + tail[-1][:200]
+
+
+@pytest.mark.parametrize(
+    ("code", "oom_kills", "text"),
+    [
+        (3, 1, "exit code 3"),
+        (-11, 1, "killed by SIGSEGV (11)"),
+        (-9, 0, "killed by SIGKILL (9)"),
+        (-9, 1, "killed by SIGKILL (9); out of memory: the kernel ended processes on this host"),
+    ],
+)
+def test_an_end_in_a_line(code, oom_kills, text):
+    assert describe_end(code, oom_kills).startswith(text)
+    assert ("memory" in describe_end(code, oom_kills)) == ("memory" in text)

@@ -48,6 +48,7 @@ class Desk:
         self._present: dict[int, CheckIn] = {}
         self._ended: dict[int, str] = {}
         self._has_refused = False
+        self._can_speak = False
         self._selector: selectors.BaseSelector | None = None
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
@@ -64,13 +65,6 @@ class Desk:
 
     def serve(self, selector: selectors.BaseSelector) -> None:
         """Answer from now on: whoever owns ``selector`` calls the data of what is ready."""
-        # Costs more than all the rest of a launcher's start; by now the ranks are on their way.
-        import msgspec
-
-        from horovod.rendezvous import desk, messages
-
-        self._protocol, self._messages = desk, messages
-        self._requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(desk.Request)
         self._selector = selector
         selector.register(self._listener, selectors.EVENT_READ, self._on_call)
 
@@ -93,7 +87,19 @@ class Desk:
 
     # -- callers
 
+    def _learn_to_speak(self) -> None:
+        """Costs more than all the rest of a launcher's start, so not before somebody calls."""
+        import msgspec
+
+        from horovod.rendezvous import desk, messages
+
+        self._protocol, self._messages = desk, messages
+        self._requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(desk.Request)
+        self._can_speak = True
+
     def _on_call(self) -> None:
+        if not self._can_speak:
+            self._learn_to_speak()
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import select
 import time
 from collections import deque
 from collections.abc import Callable
@@ -21,6 +22,8 @@ SINK_LIMIT = 1 << 20
 """Bytes that may wait in a sink before the ranks that feed it are made to wait."""
 # poll() promises that this much can be written to a pipe without blocking (Linux: PIPE_BUF).
 _WRITE_SIZE = 4096
+# Going through the supervisor's loop for each of them would make the launcher the slowest part of a pipe.
+_WRITES_AT_ONCE = 64
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
@@ -102,11 +105,13 @@ class Sink:
         self.fd = fd
         self.closed = False
         self.problem: str | None = None
-        """Why it was closed, unless its reader has left."""
+        """Why nothing can be written any more; None once that was told."""
         self.holding = False
         """Whether the ranks that feed it are being made to wait."""
         self._chunks: deque[memoryview] = deque()
         self._pending = 0
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLOUT)
 
     @property
     def pending(self) -> int:
@@ -125,24 +130,31 @@ class Sink:
             self._pending += len(data)
 
     def flush_some(self) -> None:
-        """Write one piece; call it only when the descriptor is writable."""
+        """Write what can be written now, up to a bound; call it only when the descriptor is writable."""
+        for _ in range(_WRITES_AT_ONCE):
+            if not self._write_piece() or not self._poll.poll(0):
+                return
+
+    def _write_piece(self) -> bool:
+        """Write one piece; whether more is to be written."""
         if not self._chunks:
-            return
+            return False
         chunk = self._chunks[0]
         try:
             written = os.write(self.fd, chunk[:_WRITE_SIZE])
         except BlockingIOError:  # somebody has made the descriptor non-blocking
-            return
+            return False
         except OSError as error:
-            if error.errno != errno.EPIPE:
-                self.problem = error.strerror
+            gone = error.errno == errno.EPIPE
+            self.problem = "nobody reads it any more" if gone else error.strerror
             self.drop()
-            return
+            return False
         self._pending -= written
         if written == len(chunk):
             self._chunks.popleft()
         else:
             self._chunks[0] = chunk[written:]
+        return bool(self._chunks)
 
     def drop(self) -> None:
         """Give up on this descriptor."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
 
 from horovod.runner.guardian import StatusEvent, parse_status
 from horovod.runner.hosts import is_local
@@ -27,7 +28,15 @@ class Stream:
     """Standard output or error of one rank: prefixed lines to a sink, raw bytes to a file if wanted."""
 
     def __init__(
-        self, fd: int, sink: Sink, rank: int, name: str, *, timestamp: bool, file: Path | None
+        self,
+        fd: int,
+        sink: Sink,
+        rank: int,
+        name: str,
+        *,
+        timestamp: bool,
+        file: Path | None,
+        warn: Callable[[str], None],
     ) -> None:
         self.fd = fd
         self.sink = sink
@@ -35,7 +44,8 @@ class Stream:
         self.tail = Tail()
         self._splitter = LineSplitter()
         self._join = prefixer(rank, name, timestamp=timestamp)
-        self._file: BinaryIO | None = None
+        self._warn = warn
+        self._file: FileIO | None = None
         if file is not None:
             self._file = file.open("wb", buffering=0)
 
@@ -56,8 +66,7 @@ class Stream:
         self._pass_on(self._splitter.finish())
         self.open = False
         os.close(self.fd)
-        if self._file is not None:
-            self._file.close()
+        self._close_file()
 
     def _pass_on(self, lines: list[bytes]) -> None:
         self.tail.add(lines)
@@ -66,12 +75,26 @@ class Stream:
     def _write_file(self, data: bytes) -> None:
         if self._file is None:
             return
+        rest = memoryview(data)
         try:
-            self._file.write(data)
+            while rest:  # where the disk ends, only a part is taken, and the next call says why
+                rest = rest[self._file.write(rest) :]
         except OSError as error:  # a full disk must not end a training run
-            self.sink.write(f"horovodrun: cannot write {self._file.name}: {error.strerror}\n".encode())
-            self._file.close()
-            self._file = None
+            self._give_up_file(error)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            try:
+                self._file.close()
+            except OSError as error:  # some file systems tell only now
+                self._give_up_file(error)
+
+    def _give_up_file(self, error: OSError) -> None:
+        file, self._file = self._file, None
+        assert file is not None
+        self._warn(f"cannot write {file.name}: {error.strerror}; this file ends here, the job goes on")
+        with contextlib.suppress(OSError):
+            file.close()
 
 
 @dataclass

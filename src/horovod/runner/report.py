@@ -10,7 +10,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-__all__ = ["RankOutcome", "blame", "describe_end", "describe_exit", "exit_code", "failure_report"]
+__all__ = ["RankOutcome", "blame", "describe_end", "describe_exit", "exit_code", "failure_report", "own_end"]
 
 MAX_LINES = 15
 _TRACE_LINES = 10
@@ -57,6 +57,12 @@ def blame(
 
     failed = [outcome for outcome in outcomes if outcome.code != 0]
     return min(failed, key=lambda outcome: (guilt(outcome), outcome.at), default=None)
+
+
+def own_end(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
+    """The first rank that chose an exit code other than 0, as a handler of SIGTERM may do."""
+    chosen = [outcome for outcome in outcomes if outcome.code > 0 and not is_secondary(outcome)]
+    return min(chosen, key=lambda outcome: outcome.at, default=None)
 
 
 def is_secondary(outcome: RankOutcome) -> bool:

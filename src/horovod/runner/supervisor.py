@@ -20,7 +20,7 @@ from horovod.runner.desk import Desk
 from horovod.runner.launch import Launcher, Worker
 from horovod.runner.output import Sink, rank_directory
 from horovod.runner.rank import Rank, Stream
-from horovod.runner.report import RankOutcome, blame, describe_end, exit_code, failure_report
+from horovod.runner.report import RankOutcome, blame, describe_end, exit_code, failure_report, own_end
 
 __all__ = ["Supervisor", "View"]
 
@@ -62,6 +62,7 @@ class Supervisor:
         self._sent: list[policy.Interrupt] = []
         self._heard_at = 0.0
         self._oom_before = 0
+        self._has_warned_of_files = False
         self._selector = selectors.PollSelector()
 
     def run(self, workers: Sequence[Worker]) -> int:
@@ -72,19 +73,18 @@ class Supervisor:
         with self._selector, self._listening_to_signals():
             for worker in workers:
                 self._start(worker)
-            if self._desk is not None:
-                self._desk.serve(self._selector)
             # Only now: a signal that came before is waiting, and the guardians are there to act on it.
             signal.pthread_sigmask(signal.SIG_SETMASK, ())
+            if self._desk is not None:
+                self._desk.serve(self._selector)
             self._see_through()
             if self._desk is not None:
                 self._desk.close()
             self._wind_down()
             code = self._conclude(started_at)
             self._empty_sinks()
-            if self._view.out.problem:
-                self._view.say(f"part of the output was lost: {self._view.out.problem}")
-                self._empty_sinks()
+            self._tell_of_lost_output()
+            self._empty_sinks()
         return code
 
     # -- starting
@@ -124,7 +124,13 @@ class Supervisor:
             directory = rank_directory(self._view.directory, number, worker.slot.size)
         streams = [
             Stream(
-                fd, sink, number, name, timestamp=self._view.timestamp, file=directory and directory / name
+                fd,
+                sink,
+                number,
+                name,
+                timestamp=self._view.timestamp,
+                file=directory and directory / name,
+                warn=self._warn_of_files,
             )
             for fd, sink, name in (
                 (channels.stdout, self._view.out, "stdout"),
@@ -197,8 +203,20 @@ class Supervisor:
         self._selector.unregister(stream.fd)
         stream.close()
 
+    def _warn_of_files(self, text: str) -> None:
+        """Once: when a disk is full, every file of every rank meets it."""
+        if not self._has_warned_of_files:
+            self._has_warned_of_files = True
+            self._view.say(text)
+
+    def _tell_of_lost_output(self) -> None:
+        problem, self._view.out.problem = self._view.out.problem, None
+        if problem is not None:
+            self._view.say(f"standard output is lost from here on: {problem}; the job goes on")
+
     def _wait(self, until: float | None) -> None:
         """Until something happens, or the time ``until``; do what is to be done about it."""
+        self._tell_of_lost_output()
         for sink in self._sinks:
             self._attend(sink)
         timeout = None if until is None else max(0.0, until - time.monotonic())
@@ -263,8 +281,10 @@ class Supervisor:
         blamed = blame(outcomes, stopped_at, frozenset(sent.signum for sent in self._sent))
         if self._interrupts and not _came_first(blamed, self._interrupts[0]):
             signum = self._interrupts[0].signum
-            self._view.say(f"interrupted by {signal.Signals(signum).name}; all ranks have ended")
-            return 128 + signum
+            own = own_end(outcomes) if signum != signal.SIGINT else None
+            how = f"; rank {own.rank} ended with exit code {own.code}" if own is not None else ""
+            self._view.say(f"interrupted by {signal.Signals(signum).name}; all ranks have ended{how}")
+            return own.code if own is not None else 128 + signum
         if blamed is None:
             return 0
         report = failure_report(blamed, outcomes, started_at=started_at, oom_kills=self._oom_kills())
