@@ -173,6 +173,13 @@ class Engine {
     std::vector<std::pair<Nanoseconds, OperationRef>> operations;  // that wait for others, by time
     std::vector<std::string> moving;                               // labels of those that move
   };
+  struct Inquest {  // of rank 0: whom it has asked, and about what
+    bool open = false;
+    Nanoseconds deadline = 0;
+    bool final = false;
+    std::map<std::pair<std::uint32_t, std::string>, Nanoseconds> waited{};  // by set and name
+    std::map<int, StalledRank> ranks{};
+  };
   void watch(Nanoseconds now);
   Waits waits_here() const;
   void complain(Nanoseconds now, bool final);
@@ -188,6 +195,7 @@ class Engine {
   void ask_for_account(int rank);
   void take_account(int rank, Account account);
   void conclude_inquest(Nanoseconds now);
+  std::vector<StalledTensor> stalled_tensors(const Inquest& inquest, Nanoseconds now) const;
 
   // -- The engine thread.
   void run_thread();
@@ -261,13 +269,6 @@ class Engine {
   std::vector<bool> trace_ended_;       // of rank 0: by rank, whether all of its traces are here
 
   // Stalls.
-  struct Inquest {  // of rank 0: whom it has asked, and about what
-    bool open = false;
-    Nanoseconds deadline = 0;
-    bool final = false;
-    std::map<std::pair<std::uint32_t, std::string>, Nanoseconds> waited{};  // by set and name
-    std::map<int, StalledRank> ranks{};
-  };
   Inquest inquest_;
   Nanoseconds last_report_ = 0;
   StallClock negotiation_clock_{options_.stall};

@@ -2,6 +2,7 @@
 // coordinator, giving an account of this rank; on the coordinator, asking and reporting. What is
 // said and when is decided in stall.h.
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "base/process.h"
@@ -258,15 +259,7 @@ void Engine::take_account(int rank, Account account) {
 
 void Engine::conclude_inquest(Nanoseconds now) {
   const Inquest inquest = std::exchange(inquest_, {});
-  std::vector<StalledTensor> tensors;
-  std::vector<bool> waiting(static_cast<std::size_t>(world_.size));
-  for (const auto& [key, waited] : inquest.waited) {
-    StalledTensor tensor = negotiator_->waits_for({key.first, key.second});
-    if (tensor.missing.empty()) continue;
-    tensor.waited = waited;
-    for (const int rank : tensor.waiting) waiting[static_cast<std::size_t>(rank)] = true;
-    tensors.push_back(std::move(tensor));
-  }
+  const std::vector<StalledTensor> tensors = stalled_tensors(inquest, now);
   if (tensors.empty()) return;  // whoever was missing has come
   std::map<int, StalledRank> ranks = inquest.ranks;
   for (auto& [rank, asked] : ranks) {
@@ -278,9 +271,31 @@ void Engine::conclude_inquest(Nanoseconds now) {
   if (inquest.final) {
     return world_.link->abort(Status::error(Code::kPeerLost, "stalled: " + report.summary));
   }
-  for (int rank = 1; rank < world_.size; ++rank) {
-    if (waiting[static_cast<std::size_t>(rank)]) notify(rank, {.report = report.summary});
+  std::set<int> waiting;
+  for (const StalledTensor& tensor : tensors) {
+    waiting.insert(tensor.waiting.begin(), tensor.waiting.end());
   }
+  for (const int rank : waiting) {
+    if (rank != 0) notify(rank, {.report = report.summary});
+  }
+}
+
+// What ranks have complained of; and what others wait for that will complain in a moment, so that
+// ranks that wait for each other are shown together.
+std::vector<StalledTensor> Engine::stalled_tensors(const Inquest& inquest, Nanoseconds now) const {
+  std::map<std::string, StalledTensor> by_label;
+  for (StalledTensor& tensor : negotiator_->waiting_since(now - options_.stall.warn / 2, now)) {
+    by_label[tensor.label] = std::move(tensor);
+  }
+  for (const auto& [key, waited] : inquest.waited) {
+    StalledTensor tensor = negotiator_->waits_for({key.first, key.second});
+    if (tensor.missing.empty()) continue;
+    tensor.waited = waited;
+    by_label[tensor.label] = std::move(tensor);
+  }
+  std::vector<StalledTensor> tensors;
+  for (auto& [label, tensor] : by_label) tensors.push_back(std::move(tensor));
+  return tensors;
 }
 
 }  // namespace khorovod

@@ -502,10 +502,28 @@ Decisions Negotiator::decide() {
 }
 
 StalledTensor Negotiator::waits_for(OpKey key) const {
-  StalledTensor tensor;
   const auto found = by_name_.find(key);
-  if (found == by_name_.end() || found->second->count == 0 || found->second->queued) return tensor;
-  const Entry& entry = *found->second;
+  return found == by_name_.end() ? StalledTensor{} : waits_for(*found->second);
+}
+
+std::vector<StalledTensor> Negotiator::waiting_since(Nanoseconds then, Nanoseconds now) const {
+  std::vector<StalledTensor> result;
+  for (const auto& [key, entry] : by_name_) {
+    Nanoseconds since = now;
+    for (std::size_t m = 0; m < entry->announced.size(); ++m) {
+      if (entry->announced[m]) since = std::min(since, entry->arrived[m]);
+    }
+    if (since > then) continue;
+    StalledTensor tensor = waits_for(*entry);
+    tensor.waited = now - since;
+    if (!tensor.missing.empty()) result.push_back(std::move(tensor));
+  }
+  return result;
+}
+
+StalledTensor Negotiator::waits_for(const Entry& entry) const {
+  StalledTensor tensor;
+  if (entry.count == 0 || entry.queued) return tensor;
   tensor.label = entry.request.label();
   for (std::size_t m = 0; m < entry.announced.size(); ++m) {
     const int rank = entry.members->ranks[m];

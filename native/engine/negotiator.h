@@ -40,6 +40,8 @@ class Negotiator {
 
   // Who has announced an operation and who has not; empty lists if it does not wait for anybody.
   StalledTensor waits_for(OpKey key) const;
+  // The operations that have waited since then, with how long that is.
+  std::vector<StalledTensor> waiting_since(Nanoseconds then, Nanoseconds now) const;
   std::uint64_t cache_hits() const { return cache_hits_; }
   std::uint64_t last_batch() const { return next_batch_ - 1; }
 
@@ -99,6 +101,7 @@ class Negotiator {
   void drop_set(std::uint32_t id);
   std::uint32_t free_set_id() const;
   void close_round(Entry& entry);
+  StalledTensor waits_for(const Entry& entry) const;
   std::size_t bytes_to_move(const Entry& entry) const;
 
   const int size_;

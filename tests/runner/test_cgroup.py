@@ -23,9 +23,9 @@ V2 = "0::/a/b\n"
 @pytest.mark.parametrize(
     ("cgroup", "files", "vmstat", "kills"),
     [
-        (V2, {"sys/a/b/memory.events": "low 0\noom 9\noom_kill 3\noom_group_kill 0\n"}, "oom_kill 7\n", 3),
-        (V1, {"sys/memory/a/b/memory.oom_control": "oom_kill_disable 0\noom_kill 2\n"}, "oom_kill 7\n", 2),
-        (V2, {"sys/memory.events": "oom_kill 4\n"}, "oom_kill 7\n", 4),
+        (V2, {"sys/a/b/memory.events": "low 0\noom 9\noom_kill 3\noom_group_kill 0\n"}, "oom_kill 7\n", 10),
+        (V1, {"sys/memory/a/b/memory.oom_control": "oom_kill_disable 0\noom_kill 2\n"}, "oom_kill 7\n", 9),
+        (V2, {"sys/memory.events": "oom_kill 4\n"}, "oom_kill 7\n", 11),
         (V2, {}, "nr_free 1\noom_kill 7\n", 7),
         ("", {}, "", 0),
     ],

@@ -19,14 +19,13 @@ class Cgroup:
         self._root = root
 
     def oom_kills(self) -> int:
-        """How many processes were ended for lack of memory: in the cgroup or, if it is silent, since boot."""
-        for text in (
-            *self._texts("memory", ("memory.events", "memory.oom_control")),
-            _read(self._proc / "vmstat"),
-        ):
-            if found := re.search(r"^oom_kill (\d+)$", text, re.MULTILINE):
-                return int(found[1])
-        return 0
+        """A number that rises when a process is ended for lack of memory: in the cgroup or elsewhere.
+
+        A rank may be in another cgroup than its launcher, so the machine's counter is looked at too.
+        """
+        texts = [*self._texts("memory", ("memory.events", "memory.oom_control")), _read(self._proc / "vmstat")]
+        counters = [re.search(r"^oom_kill (\d+)$", text, re.MULTILINE) for text in texts]
+        return sum(int(counter[1]) for counter in counters if counter is not None)
 
     def memory_limit(self) -> int | None:
         """The smallest limit of the cgroup and those around it, in bytes."""
