@@ -13,15 +13,21 @@ std::uint64_t lookahead(int size) { return size == 2 ? 2 : slots_per_rank(size);
 // Two ranks reduce everything twice rather than meet once more.
 bool reduces_directly(const Work& work) { return work.members->size() == 2; }
 
-// Copies a part of a stream to where it travels from, back to back.
-void copy_to_wire(const Work& work, const Stream& stream, Share share, std::byte* to) {
+// Copies a part of a stream to where it travels from, back to back. Returns the bytes there.
+std::size_t copy_to_wire(const Work& work, const Stream& stream, Share share, std::byte* to,
+                         bool past_cache) {
   const std::size_t element = dtype_size(work.dtype);
   const std::size_t wire = dtype_size(work.wire);
   for_each_piece(
       stream, share.begin, share.end,
       [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t count) {
-        to_wire(work, to + at * wire, segment.in + within * element, count);
+        if (past_cache) {
+          stream_copy(to + at * wire, segment.in + within * element, count * element);
+        } else {
+          to_wire(work, to + at * wire, segment.in + within * element, count);
+        }
       });
+  return share.count() * wire;
 }
 
 void copy_from_wire(const Work& work, const Stream& stream, Share share, const std::byte* from) {
@@ -114,16 +120,30 @@ bool ShmPlane::has_something_for_others(const ShmWork& cut, std::uint64_t chunk)
   return false;
 }
 
-void ShmPlane::fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slot) const {
+void ShmPlane::fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slot) {
+  if (!travels_as_it_is(cut.work)) {
+    copy_chunk(cut, chunk, slot, false);
+    return;
+  }
+  const Nanoseconds began = now_ns();
+  const std::size_t bytes = copy_chunk(cut, chunk, slot, choice_.past_cache());
+  choice_.took(bytes, now_ns() - began);
+}
+
+// Returns the bytes copied.
+std::size_t ShmPlane::copy_chunk(const ShmWork& cut, std::uint64_t chunk, std::byte* slot,
+                                 bool past_cache) {
   const Work& work = cut.work;
   if (goes_apart(work.movement)) {
+    std::size_t bytes = 0;
     for (int member = 0; member < cut.size(); ++member) {
       const bool mine = member == cut.me;
       if (mine && (work.movement == Movement::kAlltoall || travels_as_it_is(work))) continue;
-      copy_to_wire(work, cut.stream(member), cut.share(chunk, cut.stream(member)),
-                   slot + place_offset(work.movement, kSlotBytes, cut.size(), cut.me, member));
+      std::byte* place = slot + place_offset(work.movement, kSlotBytes, cut.size(), cut.me, member);
+      bytes += copy_to_wire(work, cut.stream(member), cut.share(chunk, cut.stream(member)), place,
+                            past_cache);
     }
-    return;
+    return bytes;
   }
   const Stream& stream = work.movement == Movement::kAllgather ? cut.stream(cut.me) : cut.stream(0);
   const Share all = cut.share(chunk, stream);
@@ -131,9 +151,10 @@ void ShmPlane::fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slo
   if (work.movement == Movement::kAllreduce && !reduces_directly(work) && travels_as_it_is(work)) {
     unneeded = share_of(cut.me, cut.size(), all, dtype_size(work.wire));
   }
-  copy_to_wire(work, stream, {all.begin, unneeded.begin}, slot);
-  copy_to_wire(work, stream, {unneeded.end, all.end},
-               slot + (unneeded.end - all.begin) * dtype_size(work.wire));
+  const std::size_t before =
+      copy_to_wire(work, stream, {all.begin, unneeded.begin}, slot, past_cache);
+  std::byte* rest = slot + (unneeded.end - all.begin) * dtype_size(work.wire);
+  return before + copy_to_wire(work, stream, {unneeded.end, all.end}, rest, past_cache);
 }
 
 void ShmPlane::publish(const ShmWork& cut, std::uint64_t chunk) {

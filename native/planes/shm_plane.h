@@ -16,6 +16,7 @@
 // this chunk.
 #pragma once
 
+#include "planes/copy_choice.h"
 #include "planes/streaming.h"
 #include "shm/domain.h"
 
@@ -57,7 +58,9 @@ class ShmPlane : public DataPlane {
   static bool needs_own_slot(const ShmWork& cut);
   bool slot_is_free(const ShmWork& cut, std::uint64_t chunk);
   bool has_something_for_others(const ShmWork& cut, std::uint64_t chunk) const;
-  void fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slot) const;
+  void fill_slot(const ShmWork& cut, std::uint64_t chunk, std::byte* slot);
+  static std::size_t copy_chunk(const ShmWork& cut, std::uint64_t chunk, std::byte* slot,
+                                bool past_cache);
   void publish(const ShmWork& cut, std::uint64_t chunk);
 
   bool published(const ShmWork& cut, int member, std::uint64_t chunk);
@@ -89,8 +92,9 @@ class ShmPlane : public DataPlane {
   std::uint64_t own_needed_ = 0;  // until so many are gathered, a slot of mine may be read by me
   std::uint64_t slots_used_ = 0;  // the next one is that, round and round
   std::vector<std::vector<Reader>> slot_readers_;  // by slot, of what was put there last
-  std::vector<const std::byte*> slots_;            // scratch: of a chunk, by member
-  std::vector<const std::byte*> sources_;          // scratch: of a reduction, by member
+  CopyChoice choice_;
+  std::vector<const std::byte*> slots_;    // scratch: of a chunk, by member
+  std::vector<const std::byte*> sources_;  // scratch: of a reduction, by member
   Wanted wanted_;
 };
 

@@ -34,7 +34,7 @@ inline Share share_of(int member, int size, Share chunk, std::size_t element) {
 // Copies, scales or converts elements into the type that travels, and back.
 inline void to_wire(const Work& work, std::byte* dst, const std::byte* src, std::size_t count) {
   if (work.wire == work.dtype && work.prescale.identity()) {
-    std::memcpy(dst, src, count * dtype_size(work.dtype));
+    cached_copy(dst, src, count * dtype_size(work.dtype));
   } else {
     kernels().convert(work.wire, dst, work.dtype, src, count, work.prescale);
   }
@@ -50,7 +50,7 @@ inline void copy_to_output(const Work& work, std::byte* dst, const std::byte* sr
   if (only_written && work.longest * dtype_size(work.wire) >= kLarge) {
     stream_copy(dst, src, bytes);
   } else {
-    std::memcpy(dst, src, bytes);
+    cached_copy(dst, src, bytes);
   }
 }
 

@@ -143,7 +143,36 @@ void one_rank_is_late(const std::vector<JobSpec>& shared) {
   }
 }
 
+// How many of the copies of two periods go past the cache if they take that many nanoseconds a
+// byte.
+int copies_past_cache(double through, double past, std::size_t bytes = kSlotBytes) {
+  CopyChoice choice;
+  int counted = 0;
+  for (unsigned i = 0; i < 2 * CopyChoice::kPeriod; ++i) {
+    const bool chosen = choice.past_cache();
+    counted += chosen;
+    choice.took(bytes, static_cast<Nanoseconds>((chosen ? past : through) * double(bytes)));
+  }
+  return counted;
+}
+
 }  // namespace
+
+TEST(copies_go_the_way_that_is_quicker) {
+  constexpr int kTried = CopyChoice::kTrials;  // of two periods, half of them past the cache
+  CHECK_EQ(copies_past_cache(0.03, 0.05), kTried);
+  CHECK_EQ(copies_past_cache(0.09, 0.05), kTried);  // not by enough: the reader pays for it
+  CHECK_EQ(copies_past_cache(0.20, 0.05), 2 * int(CopyChoice::kPeriod) - kTried);
+  CHECK_EQ(copies_past_cache(0.20, 0.05, CopyChoice::kSmallest - 1), 0);
+}
+
+TEST(one_disturbed_copy_of_each_kind_decides_nothing) {
+  CopyChoice choice;
+  for (const Nanoseconds time : {900'000, 900'000, 26'000, 6'000}) {
+    choice.took(kSlotBytes, time);
+  }
+  CHECK(choice.past_cache());
+}
 
 TEST(allreduce_at_borders) { borders(Movement::kAllreduce); }
 TEST(broadcast_at_borders) { borders(Movement::kBroadcast); }
