@@ -99,7 +99,8 @@ def memory_cgroup() -> Iterator[Path]:
 
 def test_the_oom_killer(tmp_path: Path, memory_cgroup: Path) -> None:
     procs = memory_cgroup / "cgroup.procs"
-    ending = f"open({str(procs)!r}, 'w').write(str(os.getpid())); hoard = [b'x' * (1 << 24) for _ in range(999)]"
+    move = f"open({str(procs)!r}, 'w').write(str(os.getpid()))"
+    ending = f"{move}; hoard = [b'x' * (1 << 24) for _ in range(999)]"
     for message in survivors_of(tmp_path, 1, ending):
         assert "killed by SIGKILL (9)" in message
         assert "out of memory" in message

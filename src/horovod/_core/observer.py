@@ -34,7 +34,7 @@ _LIBRARIES = tuple({os.path.abspath(sysconfig.get_path(name)) for name in ("stdl
 
 
 def place() -> str:
-    """Where the main thread stands: first the program's own line, then the stack, the innermost call first."""
+    """Where the main thread stands: the program's own line, then the stack, the innermost call first."""
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     stack = [(code, line) for code, line in _walk(frame) if not _is_under(code, _OURS)]
     if not stack:

@@ -23,7 +23,8 @@ class Cgroup:
 
         A rank may be in another cgroup than its launcher, so the machine's counter is looked at too.
         """
-        texts = [*self._texts("memory", ("memory.events", "memory.oom_control")), _read(self._proc / "vmstat")]
+        names = ("memory.events", "memory.oom_control")
+        texts = [*self._texts("memory", names), _read(self._proc / "vmstat")]
         counters = [re.search(r"^oom_kill (\d+)$", text, re.MULTILINE) for text in texts]
         return sum(int(counter[1]) for counter in counters if counter is not None)
 
