@@ -26,13 +26,19 @@ class Shared {
   std::shared_ptr<nb::object> object_;
 };
 
+// A message may hold what another rank sent, or be cut in the midst of a character.
+nb::object text_of(const std::string& message) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+}
+
 void call_back(const nb::object& call, const nb::object& errors, const Status& status) {
   const nb::gil_scoped_acquire acquire;
   try {
     if (status.ok()) {
       call(nb::none());
     } else {
-      call(errors[static_cast<std::size_t>(status.code)](status.message.c_str()));
+      call(errors[static_cast<std::size_t>(status.code)](text_of(status.message)));
     }
   } catch (nb::python_error& error) {
     error.discard_as_unraisable(call);
@@ -95,7 +101,7 @@ void PyEngine::check(const Status& status) const {
 
 void PyEngine::raise(Code code, const std::string& message) const {
   const nb::object type = errors_[static_cast<std::size_t>(code)];
-  PyErr_SetString(type.ptr(), message.c_str());
+  PyErr_SetObject(type.ptr(), text_of(message).ptr());
   throw nb::python_error();
 }
 

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <system_error>
 
 #include "shm/doorbell.h"
 #include "transport/socket_io.h"
@@ -26,6 +27,7 @@ TcpLink::TcpLink(int rank, int size, std::vector<UniqueFd> sockets, std::vector<
       companions_(std::move(companions)),
       bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(size))) {
+  if (!bell_) throw std::system_error(errno, std::system_category(), "eventfd");
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     const auto at = static_cast<std::size_t>(peer);
@@ -125,10 +127,12 @@ bool TcpLink::on_frame(Line& line, Bytes frame, const Receiver& receiver) {
     case Tag::kGoodbye:
       on_goodbye(line);
       return true;
-    case Tag::kDeparted:
-      if (line.peer != 0) return false;
-      set_departed(static_cast<int>(in.varint()));
-      return in.done();
+    case Tag::kDeparted: {
+      const std::uint64_t rank = in.varint();
+      if (line.peer != 0 || !in.done() || rank > lines_.size()) return false;
+      set_departed(static_cast<int>(rank));
+      return true;
+    }
     case Tag::kAbort: {
       const std::uint8_t code = in.u8();
       std::string message = in.string();

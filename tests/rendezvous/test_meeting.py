@@ -15,7 +15,7 @@ import pytest
 from horovod.exceptions import InitError
 from horovod.rendezvous import meeting
 from horovod.rendezvous.invitation import address
-from horovod.rendezvous.messages import Connected, Hello, Ready, Refusal
+from horovod.rendezvous.messages import Hello, Ready, Refusal, Started
 
 VERSION = "test"
 
@@ -26,7 +26,22 @@ def _invitation(rank: int, size: int, job: str, timeout: float = 20.0) -> meetin
         os.ftruncate(region, 8192)
         return region
 
-    return meeting.Invitation(rank, size, "host", job, 1, VERSION, "auto", timeout, create_region, 4096 - 16)
+    return meeting.Invitation(
+        rank, size, "host", job, 1, VERSION, "auto", timeout, create_region, 8192, 4096 - 16
+    )
+
+
+class Engine:
+    """What a rank starts: nothing, but it can be ended."""
+
+    def shutdown(self) -> None:
+        """Nothing to end."""
+
+
+def _meet(invitation: meeting.Invitation) -> meeting.World:
+    world, _, claim = meeting.meet(invitation, lambda _: Engine())
+    claim.close()
+    return world
 
 
 class Meeting:
@@ -48,7 +63,7 @@ class Meeting:
 
     def _meet(self, rank: int, timeout: float) -> None:
         try:
-            self.worlds[rank] = meeting.meet(_invitation(rank, self.size, self.job, timeout))
+            self.worlds[rank] = _meet(_invitation(rank, self.size, self.job, timeout))
         except BaseException as error:
             self.errors[rank] = error
 
@@ -96,7 +111,7 @@ JUNK: dict[str, bytes] = {
     "wrong type": b'{"type":"Hello","rank":"one","size":3,"host":"h","version":"test","plane":"auto"}',
     "another message": msgspec.json.encode(Ready("")),
     "a refusal": msgspec.json.encode(Refusal("go away")),
-    "confirmation": msgspec.json.encode(Connected()),
+    "confirmation": msgspec.json.encode(Started()),
     "empty": b"",
     "wrong size": _hello(size=99),
     "wrong version": _hello(version="other"),
@@ -182,7 +197,7 @@ def test_without_shared_memory_the_ranks_use_sockets(create: Callable[[], int]) 
     def meet(rank: int) -> None:
         invitation = _invitation(rank, 3, job.job)
         object.__setattr__(invitation, "create_region", create)
-        worlds[rank] = meeting.meet(invitation)
+        worlds[rank] = _meet(invitation)
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(3)]
     for thread in threads:

@@ -140,7 +140,7 @@ def test_wrong_secret(wrong: int) -> None:
 def test_the_missing_are_named_and_nothing_leaks() -> None:
     before = len(os.listdir("/proc/self/fd"))
     job = Job(3)
-    job.start(0, 1, timeout=0.3)
+    job.start(0, 1, timeout=2.0)
     job.finish()
     assert "rank(s) [2]" in str(job.outcomes[0])
     assert "rank(s) [2]" in str(job.outcomes[1])

@@ -16,7 +16,6 @@ from horovod.rendezvous.messages import (
     Addresses,
     Channel,
     ChannelError,
-    Connected,
     Hello,
     Listening,
     Member,
@@ -24,12 +23,14 @@ from horovod.rendezvous.messages import (
     Ready,
     Refusal,
     Roster,
+    Started,
     UseSharedMemory,
     UseSockets,
 )
 
 MESSAGES: list[Message] = [
     Hello(1, 2, "host", "1.0", "auto"),
+    Hello(1, 2, "host", "1.0", "auto", "no eventfd"),
     Refusal("no"),
     Roster([Member(0, "a", 1, True), Member(1, "b", 2, False)], "00" * 16),
     Ready("00" * 16),
@@ -37,7 +38,7 @@ MESSAGES: list[Message] = [
     UseSockets("why", "ff" * 32),
     Listening("127.0.0.1", 80),
     Addresses([Listening("127.0.0.1", 80)]),
-    Connected("problem"),
+    Started(),
 ]
 
 Pair = tuple[Channel, socket.socket]
@@ -115,8 +116,8 @@ def test_cut_off(pair: Pair, message: Message, share: float) -> None:
 def test_too_many_descriptors(pair: Pair) -> None:
     channel, theirs = pair
     before = _open_descriptors()
-    socket.send_fds(theirs, [msgspec.json.encode(Connected())], [0] * 253)
-    with pytest.raises(ChannelError, match="too long"):
+    socket.send_fds(theirs, [msgspec.json.encode(Started())], [0] * 253)
+    with pytest.raises(ChannelError, match="ulimit -n"):
         channel.receive(5)
     assert _open_descriptors() == before
 
@@ -127,7 +128,7 @@ def test_the_other_side_is_gone(pair: Pair) -> None:
     with pytest.raises(ChannelError, match="closed"):
         channel.receive(5)
     with pytest.raises(ChannelError, match="broke"):
-        channel.send(Connected())
+        channel.send(Started())
 
 
 def test_silence(pair: Pair) -> None:
