@@ -22,7 +22,7 @@ def run(target: str, seconds: int) -> bool:
     corpus.mkdir(parents=True, exist_ok=True)
     found.mkdir(parents=True, exist_ok=True)
     command = [str(BUILD / f"fuzz_{target}"), str(corpus), f"-artifact_prefix={found}/", "-max_len=4096"]
-    limits = [f"-max_total_time={seconds}", "-timeout=30", "-rss_limit_mb=2048", "-print_final_stats=1"]
+    limits = [f"-max_total_time={seconds}", "-timeout=300", "-rss_limit_mb=2048", "-print_final_stats=1"]
     environment = {**os.environ, "KHOROVOD_FUZZ_SEEDS": str(corpus)}
     done = subprocess.run([*command, *limits], env=environment, capture_output=True, text=True, check=False)
     executions = re.search(r"number_of_executed_units: (\d+)", done.stderr)

@@ -167,8 +167,7 @@ def before_init():
 
 
 @pytest.mark.parametrize("hurt", ["0", "1"])
-@pytest.mark.parametrize("more", [3, 6, 10, 14])
-@pytest.mark.parametrize("plane", ["shm", "tcp"])
+@pytest.mark.parametrize(("more", "plane"), [(4, "shm"), (7, "shm"), (10, "tcp")])
 def test_few_descriptors(start: Start, hurt: str, more: int, plane: str) -> None:
     env = {"HURT": hurt, "HOROVOD_CPU_OPERATIONS": plane}
     job = start(3, f"MORE = {more}\n" + FEW_DESCRIPTORS + WORK, env, BEFORE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from horovod.exceptions import InitError
 from horovod.rendezvous import mesh
@@ -13,6 +13,7 @@ from horovod.rendezvous.claim import Claim
 from horovod.rendezvous.invitation import Deadline, Invitation, World, address, expect, make_bell, read_nonce
 from horovod.rendezvous.limits import explain
 from horovod.rendezvous.messages import (
+    LAST_SECONDS,
     Addresses,
     Channel,
     ChannelError,
@@ -21,7 +22,6 @@ from horovod.rendezvous.messages import (
     Member,
     Message,
     Ready,
-    Refusal,
     Roster,
     Started,
     UseSharedMemory,
@@ -77,8 +77,8 @@ class Guest:
     def give_up(self, reason: str) -> None:
         """Tells rank 0, and so everybody, why this rank cannot go on."""
         if self.host is not None:
-            with suppress(ChannelError, OSError):
-                self.host.send(Refusal(reason))
+            self.host.refuse(reason)
+            self.host.drain(time.monotonic() + LAST_SECONDS)
 
     def _failed(self, error: ChannelError | OSError) -> InitError:
         mine = self.invitation

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from horovod.exceptions import InitError
 from horovod.rendezvous import mesh
@@ -29,7 +29,6 @@ from horovod.rendezvous.messages import (
     Member,
     Message,
     Ready,
-    Refusal,
     Roster,
     Started,
     UseSharedMemory,
@@ -87,9 +86,7 @@ class Host:
 
     def give_up(self, reason: str) -> None:
         """Tells everybody why there is no world."""
-        for channel in self.guests.values():
-            with suppress(ChannelError, OSError):
-                channel.send(Refusal(reason))
+        self.reception.refuse(reason)
 
     def _failed(self, error: OSError) -> InitError:
         mine = self.invitation

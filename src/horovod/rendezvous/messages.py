@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 
 import msgspec
 
@@ -21,6 +22,7 @@ from horovod.rendezvous.limits import explain, open_files
 MAX_BYTES = 1 << 17
 MAX_DESCRIPTORS = 250  # the kernel passes at most 253 with one message
 SEND_SECONDS = 10.0
+LAST_SECONDS = 2.0  # for a last word
 
 
 class Hello(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -156,6 +158,23 @@ class Channel:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise ChannelError(str(error)) from None
+
+    def refuse(self, reason: str) -> None:
+        """Says a last word."""
+        with suppress(ChannelError, OSError):
+            self.send(Refusal(reason))
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def drain(self, until: float) -> None:
+        """Reads, at most until then, what nobody wants: closing before that would take the last word back."""
+        with suppress(OSError):
+            while (left := until - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                data, descriptors, _, _ = socket.recv_fds(self._socket, MAX_BYTES, MAX_DESCRIPTORS)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if not data:
+                    return
 
     def detach(self) -> int:
         """Gives the descriptor away."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from horovod.exceptions import InitError
 from horovod.rendezvous.claim import impostor
 from horovod.rendezvous.invitation import Deadline, Invitation, address
-from horovod.rendezvous.messages import Channel, ChannelError, Hello, Message, Refusal
+from horovod.rendezvous.messages import LAST_SECONDS, Channel, ChannelError, Hello, Message, Refusal
 from horovod.rendezvous.strangers import Strangers
 
 _MOST_SILENT = 64  # connections that have not said anything
@@ -32,10 +32,16 @@ class Reception:
         self._refused: dict[int, str] = {}
         self._selector = selectors.PollSelector()
         self._strangers = Strangers("init()")
+        self._listener: socket.socket | None = None
+        self._spare: list[int] = []  # a descriptor, to tell somebody that there are none
 
     def close(self) -> None:
         """Ends all connections."""
         self._selector.close()
+        if self._listener is not None:
+            self._listener.close()
+        while self._spare:
+            os.close(self._spare.pop())
         for channel in [*self.guests.values(), *self._silent]:
             channel.close()
         for descriptor in self.eventfds.values():
@@ -43,23 +49,43 @@ class Reception:
 
     def wait(self) -> None:
         """Until all ranks are here; ``InitError`` if one of them is missing, or cannot take part."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-            self._listen(listener)
-            try:
-                while len(self.guests) < self._invitation.size - 1:
-                    if self._deadline.passed():
-                        raise InitError(self._missing())
-                    for key, _ in self._selector.select(min(1.0, self._deadline.left())):
-                        if key.fileobj is listener:
-                            self._accept(listener)
-                        else:
-                            self._hear(key.data)
-                    self._drop_silent(time.monotonic() - _SILENT_SECONDS, "it says nothing")
-                self._drop_silent(time.monotonic(), "all ranks are here")
-            finally:
-                self._strangers.sum_up()
+        self._spare.append(os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC))
+        listener = self._listen()
+        try:
+            while len(self.guests) < self._invitation.size - 1:
+                if self._deadline.passed():
+                    raise InitError(self._missing())
+                for key, _ in self._selector.select(min(1.0, self._deadline.left())):
+                    if key.fileobj is listener:
+                        self._accept(listener)
+                    else:
+                        self._hear(key.data)
+                self._drop_silent(time.monotonic() - _SILENT_SECONDS, "it says nothing")
+            self._drop_silent(time.monotonic(), "all ranks are here")
+        finally:
+            self._strangers.sum_up()
 
-    def _listen(self, listener: socket.socket) -> None:
+    def refuse(self, reason: str) -> None:
+        """There will be no world: tells everybody who is here, and for a moment those who still come."""
+        end = time.monotonic() + LAST_SECONDS
+        for channel in self.guests.values():
+            channel.refuse(reason)
+        for channel in self.guests.values():
+            channel.drain(end)
+        late = self._invitation.size - 1 - len(self.guests)
+        while self._spare:
+            os.close(self._spare.pop())
+        while self._listener is not None and late > 0 and (left := end - time.monotonic()) > 0:
+            self._listener.settimeout(left)
+            with suppress(ChannelError, OSError):
+                channel = Channel(self._listener.accept()[0])
+                channel.refuse(reason)
+                channel.drain(end)
+                channel.close()
+                late -= 1
+
+    def _listen(self) -> socket.socket:
+        listener = self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             listener.bind(address(self._invitation))
         except OSError as error:
@@ -72,6 +98,7 @@ class Reception:
         listener.setblocking(False)
         listener.listen(max(128, self._invitation.size))
         self._selector.register(listener, selectors.EVENT_READ)
+        return listener
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -118,7 +145,7 @@ class Reception:
             for descriptor in descriptors:
                 os.close(descriptor)
             with suppress(ChannelError):
-                channel.send(Refusal(problem))
+                channel.send(Refusal(problem))  # all that it sent has been read
             self._drop(channel, problem)
             return
         del self._silent[channel]
