@@ -199,12 +199,12 @@ std::vector<Input> trace_seeds() {
 
 std::vector<Input> engine_seeds() {
   std::vector<Input> seeds;
-  for (const std::uint8_t joins : {0, 1}) {
+  for (const bool joins : {false, true}) {
     Writer everything;
-    everything.u8(joins);
+    everything.u8(joins ? 1 : 0);
     for (const Input& message : decision_seeds()) {
       Writer one;
-      one.u8(joins);
+      one.u8(joins ? 1 : 0);
       for (Writer* out : {&one, &everything}) {
         out->u8(0);
         out->bytes(message);

@@ -112,9 +112,9 @@ TEST(data_connection) { run_mutations("plane", 4000); }
 TEST(promises_cost_nothing) {
   for (const Target& target : targets()) {
     if (!target.parses) continue;
-    for (const std::uint8_t tag : {0, 1, 2, 3, 4, 9}) {
+    for (const unsigned tag : {0U, 1U, 2U, 3U, 4U, 9U}) {
       Writer out;
-      out.u8(tag);
+      out.u8(static_cast<std::uint8_t>(tag));
       for (int i = 0; i < 6; ++i) out.varint(std::uint64_t{1} << (8 * i + 7));
       run_checked(target, {out.view().begin(), out.view().end()});
     }
