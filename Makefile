@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-native test-python test-sanitizers test-stress bench peers lint format wheel clean help
+.PHONY: demo test test-native test-python test-sanitizers test-stress fuzz bench peers lint format wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -36,6 +36,12 @@ test-native-%: $(STAMPS)/tools
 ROUNDS ?= 20
 test-stress: $(STAMPS)/package $(STAMPS)/peers  ## The multi-process tests, ROUNDS times, with all cores loaded
 	$(BIN)/python tests/support/stress.py --rounds $(ROUNDS)
+
+MINUTES ?= 5
+fuzz: $(STAMPS)/tools  ## Feed every native reader of bytes with anything, for MINUTES; needs clang
+	cmake --preset fuzz > build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
+	cmake --build --preset fuzz
+	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
 
 bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and MPICH
 	$(BIN)/python -m benchmarks

@@ -26,8 +26,14 @@ class Shared {
   std::shared_ptr<nb::object> object_;
 };
 
+// A message may hold what another rank sent, or be cut in the midst of a character.
+nb::object text_of(const std::string& message) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(message.data(), static_cast<Py_ssize_t>(message.size()), "replace"));
+}
+
 nb::object exception_of(const nb::object& errors, const Status& status) {
-  return errors[static_cast<std::size_t>(status.code)](status.message.c_str(), status.rank);
+  return errors[static_cast<std::size_t>(status.code)](text_of(status.message), status.rank);
 }
 
 void call_back(const nb::object& call, const nb::object& errors, const Status& status) {
@@ -55,7 +61,7 @@ Observer observer_from(const nb::tuple& given) {
               [warn = Shared(given[1])](const std::string& text) {
                 const nb::gil_scoped_acquire acquire;
                 try {
-                  (*warn)(text.c_str());
+                  (*warn)(text_of(text));
                 } catch (nb::python_error& error) {
                   error.discard_as_unraisable(*warn);
                 }

@@ -4,6 +4,8 @@
 #include <sys/timerfd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 #include <thread>
 
 #include "base/native_thread.h"
@@ -46,6 +48,7 @@ Engine::Engine(World world, EngineOptions options, Observer observer)
   }
   if (world_.rank == 0) negotiator_ = std::make_unique<Negotiator>(world_.size, options.negotiator);
   timer_ = UniqueFd(::timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC));
+  if (!timer_) throw std::system_error(errno, std::system_category(), "timerfd_create");
   thread_ = start_native_thread("khorovod", [this] { run_thread(); });
 }
 

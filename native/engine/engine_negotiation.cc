@@ -254,6 +254,9 @@ OperationRef Engine::resolve(const Plan& plan, const PlanEntry& item) {
   }
   OperationRef operation = take_announced({plan.set, item.name});
   if (operation == nullptr) operation = stand_in(item);
+  if (operation != nullptr && key_of(operation->request) != OpKey{plan.set, item.name}) {
+    return nullptr;
+  }
   if (operation != nullptr && item.assign_id != 0) {
     if (const auto old = cache_.find({plan.set, item.name}); old != cache_.end()) {
       cache_by_id_.erase(old->second->id);
@@ -271,6 +274,10 @@ OperationRef Engine::resolve(const Plan& plan, const PlanEntry& item) {
 // nothing, and throws the result away. Null if it has not joined.
 OperationRef Engine::stand_in(const PlanEntry& item) const {
   if (joined_ == nullptr || !item.request.has_value()) return nullptr;
+  const OpKind kind = item.request->kind;
+  if (item.request->set != 0 || (kind != OpKind::kAllreduce && kind != OpKind::kBarrier)) {
+    return nullptr;
+  }
   auto operation = std::make_shared<Operation>();
   operation->request = *item.request;
   operation->members = joined_->members;

@@ -47,7 +47,9 @@ void copy_result(std::byte* out, DType dtype, const std::byte* from, DType wire,
 // sense.
 bool Engine::take_result(Operation& operation, const PlanEntry& entry) {
   const Request& request = operation.request;
+  if (request.kind == OpKind::kAlltoall) return false;
   if (request.kind > OpKind::kReducescatter) {
+    if (request.kind == OpKind::kJoin && entry.numbers.size() != 2) return false;
     operation.numbers = entry.numbers;
     return change_process_sets(operation, entry);
   }
@@ -67,6 +69,7 @@ bool Engine::take_result(Operation& operation, const PlanEntry& entry) {
     if (request.kind == OpKind::kAllgather) {
       std::int64_t rows = 0;
       for (std::size_t m = 0; m < n; ++m) rows += entry.numbers[i * n + m];
+      if (!tensor.can_have(rows)) return false;
       elements = static_cast<std::size_t>(rows) * tensor.row_elements();
       operation.numbers.push_back(rows);
     } else if (request.kind == OpKind::kReducescatter) {

@@ -6,6 +6,7 @@
 #include "base/float_environment.h"
 #include "collectives/adasum.h"
 #include "engine/engine.h"
+#include "engine/fusion.h"
 #include "engine/reduction.h"
 
 namespace khorovod {
@@ -85,6 +86,9 @@ std::byte* Engine::output(Operation& operation, std::size_t part, std::size_t by
 bool Engine::run_on_plane(const Plan& plan, std::vector<OperationRef>& operations) {
   if (operations.empty()) return false;
   const Request& like = operations.front()->request;
+  for (std::size_t i = 1; i < operations.size(); ++i) {
+    if (!fits_together(like, operations[i]->request, {})) return false;
+  }
   for (const OperationRef& operation : operations) operation->moved_by = world_.plane->name();
   switch (like.kind) {
     case OpKind::kAllreduce:
@@ -168,7 +172,7 @@ bool Engine::run_allgather(const Plan& plan, std::vector<OperationRef>& operatio
       std::int64_t total = 0;
       for (std::size_t m = 0; m < n; ++m) total += rows[m];
       operation.numbers.push_back(total);
-      if (rows[me] != tensor.rows()) return false;
+      if (rows[me] != tensor.rows() || !tensor.can_have(total)) return false;
       std::byte* out = output(operation, i, bytes_of_rows(tensor, total));
       if (out == nullptr) {
         if (bytes_of_rows(tensor, total) > 0) return true;  // the world has been told
@@ -202,6 +206,9 @@ bool Engine::run_alltoall(const Plan& plan, const OperationRef& operation) {
     operation->numbers.push_back(rows[m * n + me]);
     received += rows[m * n + me];
   }
+  const bool possible = std::all_of(rows.begin(), rows.end(),
+                                    [&](std::int64_t count) { return tensor.can_have(count); });
+  if (!possible || !tensor.can_have(received)) return false;
   const std::byte* in = operation->parts.front().in;
   std::byte* out = output(*operation, 0, bytes_of_rows(tensor, received));
   if (out == nullptr && bytes_of_rows(tensor, received) > 0)

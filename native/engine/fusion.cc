@@ -14,6 +14,8 @@ bool one_type(const Request& a, const Request& b) {
          std::all_of(b.tensors.begin(), b.tensors.end(), same);
 }
 
+}  // namespace
+
 bool fits_together(const Request& a, const Request& b, const FusionRules& rules) {
   if (a.kind != b.kind || a.set != b.set) return false;
   if (rules.groups_alone && (a.grouped || b.grouped)) return false;
@@ -30,8 +32,6 @@ bool fits_together(const Request& a, const Request& b, const FusionRules& rules)
       return false;
   }
 }
-
-}  // namespace
 
 std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,
                                            const FusionRules& rules) {

@@ -18,6 +18,9 @@ struct FusionRules {
   bool groups_alone = false;                       // a group travels with nothing else
 };
 
+// Whether two operations can be parts of one plan, but for its size.
+bool fits_together(const Request& a, const Request& b, const FusionRules& rules);
+
 // Buckets of indices into `ready`; a bucket holds operations of one kind, process set, type and
 // scaling. Buckets come in the order of their first operation.
 std::vector<std::vector<std::size_t>> fuse(const std::vector<Fusable>& ready,

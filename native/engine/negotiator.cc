@@ -1,6 +1,7 @@
 #include "engine/negotiator.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/float_environment.h"
 #include "collectives/adasum.h"
@@ -131,7 +132,9 @@ Negotiator::Entry* Negotiator::find(const Announcement& announcement, int rank, 
   const MembersRef& members = set->second;
   sane = members->contains(rank) &&
          (request->kind != OpKind::kBroadcast || members->contains(request->root)) &&
-         (request->kind != OpKind::kAlltoall || request->numbers.size() == members->ranks.size());
+         (request->kind != OpKind::kAlltoall || request->numbers.size() == members->ranks.size()) &&
+         (request->kind != OpKind::kAllreduce || request->reduce != ReduceOp::kAdasum ||
+          std::has_single_bit(members->ranks.size()));
   return sane ? &entry_for(*request, members, rank) : nullptr;
 }
 

@@ -13,6 +13,10 @@ constexpr std::uint64_t kLargestNumber = std::uint64_t{1} << 44;
 constexpr std::uint8_t kTracing = 1;
 constexpr std::uint8_t kStall = 2;
 
+// What the shortest of them take: memory for more is not made.
+constexpr std::size_t kLeastEntryBytes = 3;  // id, no request, no numbers
+constexpr std::size_t kLeastPlanBytes = 4;   // number, kind, set, no entries
+
 void write_entry(Writer& out, const PlanEntry& entry, Plan::Kind kind) {
   out.varint(entry.id);
   if (entry.id == 0) {
@@ -66,7 +70,7 @@ bool read_plan(Reader& in, Plan& plan) {
   plan.kind = in.enumerator<Plan::Kind>(Plan::kKindCount);
   if (!read_id(in, plan.set)) return false;
   if (plan.kind == Plan::Kind::kFail) plan.error = in.string();
-  plan.entries.resize(in.count());
+  plan.entries.resize(in.count(kLeastEntryBytes));
   for (PlanEntry& entry : plan.entries) {
     if (!read_entry(in, entry, plan.kind)) return false;
   }
@@ -125,7 +129,7 @@ bool read_decisions(Reader& in, Decisions& decisions) {
   for (Retired& item : decisions.retired) {
     if (!read_id(in, item.id)) return false;
   }
-  decisions.plans.resize(in.count());
+  decisions.plans.resize(in.count(kLeastPlanBytes));
   for (Plan& plan : decisions.plans) {
     if (!read_plan(in, plan)) return false;
   }

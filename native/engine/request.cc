@@ -1,6 +1,7 @@
 #include "engine/request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace khorovod {
@@ -87,6 +88,15 @@ std::size_t TensorSpec::elements() const {
   return count;
 }
 
+bool TensorSpec::can_have(std::int64_t total_rows) const {
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 62;
+  std::uint64_t bytes = 0;
+  return total_rows >= 0 &&
+         !__builtin_mul_overflow(static_cast<std::uint64_t>(total_rows),
+                                 row_elements() * dtype_size(dtype), &bytes) &&
+         bytes <= kMost;
+}
+
 std::size_t TensorSpec::row_elements() const {
   std::size_t count = 1;
   for (std::size_t i = 1; i < shape.size(); ++i) count *= static_cast<std::size_t>(shape[i]);
@@ -130,34 +140,72 @@ void write_request(Writer& out, const Request& r) {
 
 namespace {
 
+// All of a request's tensors together; no machine has as much, far from an overflow.
+constexpr std::uint64_t kLargestTensors = std::uint64_t{1} << 62;
+
 bool read_number(Reader& in, std::int64_t& number) {
   const std::uint64_t value = in.varint();
   number = static_cast<std::int64_t>(value);
   return value <= std::numeric_limits<std::int64_t>::max();
 }
 
-bool read_tensor(Reader& in, TensorSpec& tensor) {
+// `total` is the size of all tensors so far.
+bool read_tensor(Reader& in, TensorSpec& tensor, std::uint64_t& total) {
   tensor.dtype = in.enumerator<DType>(kDTypeCount);
   tensor.shape.resize(in.count());
-  std::uint64_t total = dtype_size(tensor.dtype);
+  std::uint64_t bytes = dtype_size(tensor.dtype);
   for (auto& dim : tensor.shape) {
     std::uint64_t product = 0;
     if (!read_number(in, dim)) return false;
-    if (__builtin_mul_overflow(total, static_cast<std::uint64_t>(dim), &product)) return false;
-    total = product;
+    if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(dim), &product)) return false;
+    bytes = product;
   }
-  return in.ok() && total <= std::numeric_limits<std::int64_t>::max();
+  if (!in.ok() || bytes > kLargestTensors - total) return false;
+  total += bytes;
+  return true;
+}
+
+bool reduces(const Request& r) {
+  return r.kind == OpKind::kAllreduce || r.kind == OpKind::kReducescatter;
+}
+
+// The kernels know no other reductions.
+bool reducible(const Request& r) {
+  if (!std::isfinite(r.prescale) || !std::isfinite(r.postscale)) return false;
+  const bool scaled = r.prescale != 1.0 || r.postscale != 1.0;
+  if (r.kind == OpKind::kReducescatter && r.reduce > ReduceOp::kSum) return false;
+  return std::all_of(r.tensors.begin(), r.tensors.end(), [&](const TensorSpec& tensor) {
+    if (r.reduce == ReduceOp::kAdasum) return dtype_is_float(tensor.dtype);
+    const bool picks = r.reduce == ReduceOp::kMin || r.reduce == ReduceOp::kMax;
+    return tensor.dtype != DType::kBool || (picks && !scaled);
+  });
+}
+
+// The rows for each member are rows that the tensor has.
+bool splits_fit(const Request& r) {
+  std::int64_t left = r.tensors.front().rows();
+  for (const auto rows : r.numbers) {
+    if (rows > left) return false;
+    left -= rows;
+  }
+  return true;
 }
 
 // What a kind of operation must have, whoever sends it.
 bool well_formed(const Request& r) {
   const bool moves_tensors = r.kind <= OpKind::kReducescatter;
-  if (!moves_tensors) return r.tensors.empty() && !r.grouped;
+  if (!moves_tensors) {
+    // What changes the sets, or ends a join, concerns everybody.
+    return r.tensors.empty() && !r.grouped && (r.kind == OpKind::kBarrier || r.set == 0);
+  }
   if (!r.grouped && r.tensors.size() != 1) return false;
+  if (reduces(r) ? !reducible(r) : r.compression != Compression::kNone) return false;
+  if (r.kind == OpKind::kAlltoall && r.grouped) return false;
   const bool has_rows = r.sizes_vary() || r.kind == OpKind::kReducescatter;
   if (!has_rows) return true;
-  return std::none_of(r.tensors.begin(), r.tensors.end(),
-                      [](const TensorSpec& tensor) { return tensor.shape.empty(); });
+  const bool scalar = std::any_of(r.tensors.begin(), r.tensors.end(),
+                                  [](const TensorSpec& tensor) { return tensor.shape.empty(); });
+  return !scalar && (r.kind != OpKind::kAlltoall || splits_fit(r));
 }
 
 }  // namespace
@@ -169,13 +217,17 @@ bool read_request(Reader& in, Request& r) {
   const std::uint8_t flags = in.u8();
   r.cacheable = (flags & 1) != 0;
   r.grouped = (flags & 2) != 0;
-  r.set = static_cast<std::uint32_t>(in.varint());
-  r.root = static_cast<std::int32_t>(in.varint());
+  const std::uint64_t set = in.varint();
+  const std::uint64_t root = in.varint();
+  if (set > UINT32_MAX || root > INT32_MAX) return false;
+  r.set = static_cast<std::uint32_t>(set);
+  r.root = static_cast<std::int32_t>(root);
   r.prescale = in.f64();
   r.postscale = in.f64();
   r.tensors.resize(in.count(2));
+  std::uint64_t total = 0;
   for (TensorSpec& tensor : r.tensors) {
-    if (!read_tensor(in, tensor)) return false;
+    if (!read_tensor(in, tensor, total)) return false;
   }
   r.numbers.resize(in.count());
   for (auto& number : r.numbers) {

@@ -52,6 +52,8 @@ struct TensorSpec {
   // Of a tensor with at least one dimension.
   std::int64_t rows() const { return shape.front(); }
   std::size_t row_elements() const;
+  // Whether a result of so many of these rows is one that memory could hold.
+  bool can_have(std::int64_t total_rows) const;
 };
 
 struct Request {

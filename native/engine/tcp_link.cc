@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <system_error>
 
 #include "shm/doorbell.h"
 #include "transport/socket_io.h"
@@ -26,6 +27,7 @@ TcpLink::TcpLink(int rank, int size, std::vector<UniqueFd> sockets, std::vector<
       companions_(std::move(companions)),
       bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
       left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(size))) {
+  if (!bell_) throw std::system_error(errno, std::system_category(), "eventfd");
   for (int peer = 0; peer < size; ++peer) {
     if (peer == rank) continue;
     const auto at = static_cast<std::size_t>(peer);

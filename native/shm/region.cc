@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -14,6 +15,10 @@ namespace khorovod {
 namespace {
 Status system_error(const std::string& what) {
   return Status::error(Code::kInternal, what + ": " + std::strerror(errno));
+}
+
+std::string mebibytes(std::size_t bytes) {
+  return std::to_string((bytes + 0xfffff) >> 20) + " MiB";
 }
 }  // namespace
 
@@ -33,10 +38,17 @@ ShmRegion::~ShmRegion() {
 Status ShmRegion::create(std::size_t size, UniqueFd& fd) {
   UniqueFd made(::memfd_create("khorovod", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!made) return system_error("memfd_create");
+  // Beyond the limit the kernel does not only refuse: it sends SIGXFSZ, which kills.
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < size) {
+    return Status::error(Code::kInternal, "the limit of file sizes (ulimit -f) is " +
+                                              std::to_string(limit.rlim_cur >> 10) +
+                                              " KiB, shared memory needs " + mebibytes(size));
+  }
   if (::ftruncate(made.get(), static_cast<off_t>(size)) != 0) return system_error("ftruncate");
   // Without this, running out of memory would be a SIGBUS in the middle of a reduction.
   if (::fallocate(made.get(), 0, 0, static_cast<off_t>(size)) != 0) {
-    return system_error("cannot reserve " + std::to_string(size >> 20) + " MiB of shared memory");
+    return system_error("cannot reserve " + mebibytes(size) + " of shared memory");
   }
   if (::fcntl(made.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error("sealing shared memory");
@@ -58,7 +70,7 @@ Status ShmRegion::map(int fd, std::size_t size, ShmRegion& region) {
     return Status::error(Code::kInternal, "a shared-memory region is not sealed");
   }
   void* data = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
-  if (data == MAP_FAILED) return system_error("mmap");
+  if (data == MAP_FAILED) return system_error("cannot map " + mebibytes(size));
   ::madvise(data, size, MADV_DONTFORK);
   region = ShmRegion();
   region.data_ = static_cast<std::byte*>(data);

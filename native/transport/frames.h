@@ -2,6 +2,7 @@
 // not take yet, and what has arrived of a message that is not complete.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <functional>
@@ -18,7 +19,8 @@ class FrameWriter {
   // `write` takes bytes and returns how many it took, or -1 if the stream is broken.
   template <typename Write>
   bool send(Bytes message, Write write) {
-    const auto size = static_cast<std::uint32_t>(message.size());
+    // What is too long to be said is refused by the other side, not taken for something else.
+    const auto size = static_cast<std::uint32_t>(std::min<std::size_t>(message.size(), UINT32_MAX));
     const auto old = kept_.size();
     kept_.resize(old + sizeof size + message.size());
     std::memcpy(kept_.data() + old, &size, sizeof size);

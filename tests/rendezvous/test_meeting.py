@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import secrets
+import select
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import msgspec
 import pytest
@@ -15,7 +19,7 @@ import pytest
 from horovod.exceptions import InitError
 from horovod.rendezvous import meeting
 from horovod.rendezvous.invitation import address
-from horovod.rendezvous.messages import Connected, Hello, Ready, Refusal
+from horovod.rendezvous.messages import Hello, Ready, Refusal, Started
 
 VERSION = "test"
 
@@ -26,7 +30,22 @@ def _invitation(rank: int, size: int, job: str, timeout: float = 20.0) -> meetin
         os.ftruncate(region, 8192)
         return region
 
-    return meeting.Invitation(rank, size, "host", job, 1, VERSION, "auto", timeout, create_region, 4096 - 16)
+    return meeting.Invitation(
+        rank, size, "host", job, 1, VERSION, "auto", timeout, create_region, 8192, 4096 - 16
+    )
+
+
+class Engine:
+    """What a rank starts: nothing, but it can be ended."""
+
+    def shutdown(self) -> None:
+        """Nothing to end."""
+
+
+def _meet(invitation: meeting.Invitation) -> meeting.World:
+    world, _, claim = meeting.meet(invitation, lambda _: Engine())
+    claim.close()
+    return world
 
 
 class Meeting:
@@ -48,7 +67,7 @@ class Meeting:
 
     def _meet(self, rank: int, timeout: float) -> None:
         try:
-            self.worlds[rank] = meeting.meet(_invitation(rank, self.size, self.job, timeout))
+            self.worlds[rank] = _meet(_invitation(rank, self.size, self.job, timeout))
         except BaseException as error:
             self.errors[rank] = error
 
@@ -96,7 +115,7 @@ JUNK: dict[str, bytes] = {
     "wrong type": b'{"type":"Hello","rank":"one","size":3,"host":"h","version":"test","plane":"auto"}',
     "another message": msgspec.json.encode(Ready("")),
     "a refusal": msgspec.json.encode(Refusal("go away")),
-    "confirmation": msgspec.json.encode(Connected()),
+    "confirmation": msgspec.json.encode(Started()),
     "empty": b"",
     "wrong size": _hello(size=99),
     "wrong version": _hello(version="other"),
@@ -182,7 +201,7 @@ def test_without_shared_memory_the_ranks_use_sockets(create: Callable[[], int]) 
     def meet(rank: int) -> None:
         invitation = _invitation(rank, 3, job.job)
         object.__setattr__(invitation, "create_region", create)
-        worlds[rank] = meeting.meet(invitation)
+        worlds[rank] = _meet(invitation)
 
     threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(3)]
     for thread in threads:
@@ -198,3 +217,105 @@ def test_without_shared_memory_the_ranks_use_sockets(create: Callable[[], int]) 
     for world in worlds.values():
         world.close()
     assert _open_descriptors() == before
+
+
+def _fails(_: meeting.World) -> Engine:
+    raise RuntimeError("timerfd_create: Too many open files")
+
+
+@pytest.mark.parametrize("unlucky", [0, 2])
+def test_a_rank_that_cannot_start_is_everybodys_error(unlucky: int) -> None:
+    before = _open_descriptors()
+    job = secrets.token_hex(8)
+    errors: dict[int, str] = {}
+    ended: list[int] = []
+
+    class Running(Engine):
+        def shutdown(self) -> None:
+            ended.append(1)
+
+    def meet(rank: int) -> None:
+        def start(world: meeting.World) -> Engine:
+            world.close()
+            return _fails(world) if rank == unlucky else Running()
+
+        with pytest.raises(InitError) as caught:
+            meeting.meet(_invitation(rank, 3, job), start)
+        errors[rank] = str(caught.value)
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(errors) == [0, 1, 2]
+    assert all(f"Rank {unlucky}" in error and "ulimit -n" in error for error in errors.values()), errors
+    assert len(ended) == 2
+    assert _open_descriptors() == before
+
+
+def test_pidfds_for_some_ranks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are watched by their connections, which stay open on both sides."""
+    before = _open_descriptors()
+    opened: list[int] = []
+    pidfd_open = os.pidfd_open
+
+    def first_two(pid: int) -> int:
+        opened.append(pid)
+        if len(opened) > 2:
+            raise PermissionError(1, "no")
+        return pidfd_open(pid)
+
+    monkeypatch.setattr(os, "pidfd_open", first_two)
+    job = secrets.token_hex(8)
+    outcomes: dict[int, tuple[meeting.World, Engine, meeting.Claim]] = {}
+
+    def meet(rank: int) -> None:
+        outcomes[rank] = meeting.meet(_invitation(rank, 3, job), lambda _: Engine())
+
+    threads = [threading.Thread(target=meet, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    (unseen,) = [member.rank for member in outcomes[0][0].members if not member.has_pidfd]
+    watched = outcomes[0][0].watch[unseen]
+    assert select.select([watched], [], [], 0.6) == ([], [], []), "it lives"
+    outcomes[unseen][2].close()
+    assert select.select([watched], [], [], 20) == ([watched], [], [])
+    for world, _, claim in outcomes.values():
+        world.close()
+        claim.close()
+    assert _open_descriptors() == before
+
+
+CLAIMING = """
+import sys, time
+from horovod.rendezvous.claim import Claim
+from horovod.rendezvous.invitation import Deadline, Invitation
+claim = Claim(Invitation(1, 3, "", sys.argv[1], 1, "", "", 0, lambda: 0, 0, 0), Deadline(5))
+print("claimed", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_pretender_while_the_rank_is_on_its_way() -> None:
+    job = Meeting(3)
+    job.start(0, 2, timeout=5)
+    with subprocess.Popen([sys.executable, "-c", CLAIMING, job.job], stdout=subprocess.PIPE) as real:
+        assert real.stdout is not None
+        real.stdout.readline()
+        with job.stranger() as pretender:
+            socket.send_fds(pretender, [_hello()], [0])
+            refusal = msgspec.json.decode(pretender.recv(10_000), type=Refusal)
+        real.kill()
+    assert refusal.reason == f"Rank 1 is pid {real.pid}, not pid {os.getpid()}."
+    for thread in job._threads:
+        thread.join()
+    assert "Refused: Rank 1 is pid" in str(job.errors[0])
+
+
+def test_names_tell_nothing_of_the_next_ones() -> None:
+    first, second = (address(replace(_invitation(0, 2, "a job"), generation=n)) for n in (1, 2))
+    assert first != second
+    assert "a job" not in first

@@ -9,8 +9,11 @@ import threading
 from contextlib import suppress
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from horovod.rendezvous import mesh
+from tests.support.mutations import mutated
 
 SECRET = secrets.token_bytes(32)
 Outcome = tuple[dict[int, int], dict[int, int]] | mesh.MeshError
@@ -140,8 +143,36 @@ def test_wrong_secret(wrong: int) -> None:
 def test_the_missing_are_named_and_nothing_leaks() -> None:
     before = len(os.listdir("/proc/self/fd"))
     job = Job(3)
-    job.start(0, 1, timeout=0.3)
+    job.start(0, 1, timeout=2.0)
     job.finish()
     assert "rank(s) [2]" in str(job.outcomes[0])
     assert "rank(s) [2]" in str(job.outcomes[1])
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+@settings(max_examples=25, deadline=None)
+@given(calls=st.lists(mutated([INTRODUCTION + bytes(32), INTRODUCTION + bytes(64)]), min_size=1, max_size=8))
+def test_callers_that_say_anything(calls: list[bytes]) -> None:
+    job = Job(2)
+    job.start(0)
+    strangers = [socket.create_connection(job.addresses[0]) for _ in calls]
+    for stranger, data in zip(strangers, calls, strict=True):
+        _send_what_goes(stranger, data)
+    job.start(1)
+    _assert_wired(job)
+    for stranger in strangers:
+        stranger.close()
+
+
+def test_a_flood_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job(2)
+    job.start(0)
+    strangers = [socket.create_connection(job.addresses[0]) for _ in range(400)]
+    job.start(1)
+    _assert_wired(job)
+    for stranger in strangers:
+        stranger.close()
+    refused = [record.message for record in caplog.records if "refused" in record.message]
+    assert len(refused) == 4, refused
+    assert refused[-1].endswith("more")
+    assert "127.0.0.1:" in refused[0]

@@ -23,8 +23,6 @@ from horovod._identity import Identity, discover
 from horovod.exceptions import InitError, NotInitializedError
 
 if TYPE_CHECKING:
-    import socket
-
     from horovod.rendezvous import meeting
 
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
@@ -40,7 +38,7 @@ class Runtime:
     generation: int
     why_sockets: str
     """Why the ranks do not use shared memory; empty if they do."""
-    claim: socket.socket | None = None
+    claim: meeting.Claim | None = None
     """Keeps other processes from being this rank."""
     dynamic_process_sets: bool = False
     """Whether process sets may be added and removed while the job runs."""
@@ -175,7 +173,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
     # Not needed in a world of one, and not free to import.
     from horovod.rendezvous import meeting
 
-    world = meeting.meet(
+    world, engine, claim = meeting.meet(
         meeting.Invitation(
             rank=who.rank,
             size=who.size,
@@ -186,16 +184,17 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             plane=settings.cpu_operations,
             timeout=settings.start_timeout,
             create_region=lambda: _native.create_region(_native.shm_bytes_needed(who.size)),
+            region_bytes=_native.shm_bytes_needed(who.size),
             nonce_offset=_native.NONCE_OFFSET,
-        )
+        ),
+        lambda world: _start(who, world, options),
     )
-    engine = _start(who, world, options)
     if world.why_sockets and settings.cpu_operations == "auto":
         logger.warning("the ranks use sockets, which are slower than shared memory: %s", world.why_sockets)
     logger.info(
         "init() number %d of %s: plane %s, %d ranks", generation, who.launcher, engine.plane, who.size
     )
-    return Runtime(who, settings, engine, generation, world.why_sockets, world.claim)
+    return Runtime(who, settings, engine, generation, world.why_sockets, claim)
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:

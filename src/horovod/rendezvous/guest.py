@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
 import time
@@ -10,19 +9,25 @@ from contextlib import ExitStack
 
 from horovod.exceptions import InitError
 from horovod.rendezvous import mesh
-from horovod.rendezvous.invitation import NONCE_BYTES, Deadline, Invitation, World, address, expect
+from horovod.rendezvous.claim import Claim
+from horovod.rendezvous.invitation import Deadline, Invitation, World, address, expect, make_bell, read_nonce
+from horovod.rendezvous.limits import explain
 from horovod.rendezvous.messages import (
+    LAST_SECONDS,
     Addresses,
     Channel,
     ChannelError,
-    Connected,
     Hello,
     Listening,
+    Member,
+    Message,
     Ready,
     Roster,
+    Started,
     UseSharedMemory,
     UseSockets,
 )
+from horovod.rendezvous.watching import Watcher
 
 _GRACE = 2.0  # seconds
 
@@ -30,38 +35,72 @@ _GRACE = 2.0  # seconds
 class Guest:
     """Every other rank's part."""
 
-    def __init__(self, invitation: Invitation, deadline: Deadline, wake: int, stack: ExitStack) -> None:
+    def __init__(self, invitation: Invitation, deadline: Deadline, claim: Claim, stack: ExitStack) -> None:
         self.invitation = invitation
         self.deadline = deadline
-        self.wake = wake
+        self.claim = claim
         self.stack = stack
+        self.host: Channel | None = None
+        self.watcher: Watcher | None = None
 
     def run(self) -> World:
+        """Until the plane is chosen and everything for it is here."""
         try:
             self.host = self._find_host()
             self.stack.callback(self.host.close)
             # Rank 0 was here before, so its time runs out first: it knows, and tells, who is missing.
             self.deadline = Deadline(self.invitation.timeout + _GRACE)
-            mine = self.invitation
-            self.host.send(Hello(mine.rank, mine.size, mine.host, mine.version, mine.plane), [self.wake])
-            return self._take_roster()
-        except ChannelError as error:
-            raise InitError(f"Rank {self.invitation.rank} lost rank 0 during init(): {error}.") from None
-        except TimeoutError:
-            raise InitError(
-                f"Rank {self.invitation.rank} waited {self.deadline.seconds:g} s for the other ranks. "
+            world = World([], self._greet(self.host))
+        except (ChannelError, OSError) as error:
+            raise self._failed(error) from None
+        try:
+            self._take_roster(self.host, world)
+            return world
+        except (ChannelError, OSError) as error:
+            world.close()
+            raise self._failed(error) from None
+        except BaseException:
+            world.close()
+            raise
+
+    def confirm(self) -> None:
+        """This rank has started; waits until all have."""
+        try:
+            if self.host is not None:
+                self.host.send(Started())
+                expect(Started, self._hear(self.host))
+            if self.watcher is not None:
+                self.watcher.begin()
+        except (ChannelError, OSError) as error:
+            raise self._failed(error) from None
+
+    def give_up(self, reason: str) -> None:
+        """Tells rank 0, and so everybody, why this rank cannot go on."""
+        if self.host is not None:
+            self.host.refuse(reason)
+            self.host.drain(time.monotonic() + LAST_SECONDS)
+
+    def _failed(self, error: ChannelError | OSError) -> InitError:
+        mine = self.invitation
+        if isinstance(error, ChannelError):
+            return InitError(f"Rank {mine.rank} lost rank 0 during init(): {error}.")
+        if isinstance(error, TimeoutError):
+            return InitError(
+                f"Rank {mine.rank} waited {self.deadline.seconds:g} s for the other ranks. "
                 "The error of rank 0 names the missing ones. HOROVOD_START_TIMEOUT sets the time."
-            ) from None
+            )
+        return InitError(f"Rank {mine.rank} (host {mine.host}, pid {os.getpid()}): {explain(error)}.")
 
     def _find_host(self) -> Channel:
         mine = self.invitation
         pause = 0.001
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            connection.settimeout(self.deadline.left())  # else it would wait for room at rank 0's door
             try:
                 connection.connect(address(self.invitation))
                 return Channel(connection)
-            except (ConnectionRefusedError, BlockingIOError):
+            except (ConnectionRefusedError, BlockingIOError, TimeoutError):
                 connection.close()
             if self.deadline.passed():
                 raise InitError(
@@ -72,57 +111,93 @@ class Guest:
             time.sleep(pause)
             pause = min(2 * pause, 0.02)
 
-    def _take_roster(self) -> World:
-        message, descriptors = self.host.receive(self.deadline.left())
+    def _greet(self, host: Channel) -> int:
+        """Comes in, with this rank's bell; or says that there is none."""
+        mine = self.invitation
+        try:
+            wake = make_bell()
+        except OSError as error:
+            problem = f"no eventfd ({explain(error)})"
+            host.send(Hello(mine.rank, mine.size, mine.host, mine.version, mine.plane, problem))
+            raise
+        try:
+            host.send(Hello(mine.rank, mine.size, mine.host, mine.version, mine.plane), [wake])
+        except BaseException:
+            os.close(wake)
+            raise
+        return wake
+
+    def _hear(self, host: Channel) -> Message:
+        """A message that has no descriptors beside it."""
+        message, descriptors = host.receive(self.deadline.left())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return message
+
+    def _take_roster(self, host: Channel, world: World) -> None:
+        message, descriptors = host.receive(self.deadline.left())
         for descriptor in descriptors:
             self.stack.callback(os.close, descriptor)
         roster = expect(Roster, message)
         mine = self.invitation
+        _check(roster, len(descriptors), mine.size)
         region = descriptors.pop(0) if roster.region_nonce else None
         eventfds, pidfds = descriptors[: mine.size], descriptors[mine.size :]
-        self.host.send(self._look_into(region))
-        world = World(roster.members, self.wake)
+        host.send(self._look_into(region))
+        world.members = roster.members
         watched = [member.rank for member in roster.members if member.has_pidfd]
-        world.watch = {
-            rank: os.dup(fd) for rank, fd in zip(watched, pidfds, strict=True) if rank != mine.rank
-        }
-        message, _ = self.host.receive(self.deadline.left())
+        for rank, descriptor in zip(watched, pidfds, strict=True):
+            if rank != mine.rank:
+                world.watch[rank] = os.dup(descriptor)
+        message = self._hear(host)
         if isinstance(message, UseSharedMemory) and region is not None:
             world.region = os.dup(region)
-            world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
+            world.eventfds.extend(os.dup(descriptor) for descriptor in eventfds)
         else:
-            self._connect_sockets(world, expect(UseSockets, message))
+            self._connect_sockets(host, world, expect(UseSockets, message))
+        self._watch_host(host, world, roster.members)
+
+    def _watch_host(self, host: Channel, world: World, members: list[Member]) -> None:
+        """Where there are no pidfds: its connection stays, for either side to notice the other's end."""
+        if members[0].has_pidfd and members[self.invitation.rank].has_pidfd:
+            return
+        self.watcher = Watcher({0: (host.fileno(), host.peer_pid)})
+        self.claim.keep(self.watcher)
         if 0 not in world.watch:
-            world.watch[0] = os.dup(self.host.fileno())
-        return world
+            world.watch[0] = self.watcher.alarm(0)
 
     def _look_into(self, region: int | None) -> Ready:
         """Proves that this process sees the memory that rank 0 wrote to."""
         if region is None:
             return Ready("", "no region")
         try:
-            with mmap.mmap(region, 4096, prot=mmap.PROT_READ) as page:
-                offset = self.invitation.nonce_offset
-                return Ready(page[offset : offset + NONCE_BYTES].hex())
+            return Ready(read_nonce(self.invitation, region).hex())
         except (OSError, ValueError) as error:
-            return Ready("", str(error))
+            return Ready("", explain(error))
 
-    def _connect_sockets(self, world: World, use: UseSockets) -> None:
+    def _connect_sockets(self, host: Channel, world: World, use: UseSockets) -> None:
         world.why_sockets = use.reason
-        secret = bytes.fromhex(use.secret)
+        try:
+            secret = bytes.fromhex(use.secret)
+        except ValueError:
+            raise ChannelError("the secret makes no sense") from None
         rank = self.invitation.rank
         with mesh.listen() as listener:
-            self.host.send(Listening(*listener.getsockname()))
-            message, _ = self.host.receive(self.deadline.left())
-            listeners = expect(Addresses, message).listeners
+            host.send(Listening(*listener.getsockname()))
+            listeners = expect(Addresses, self._hear(host)).listeners
+            if len(listeners) != self.invitation.size:
+                raise ChannelError("the addresses are not those of all ranks")
             addresses = {peer: (at.address, at.port) for peer, at in enumerate(listeners)}
             try:
                 world.control, world.data = mesh.connect(
                     rank, addresses, listener, secret, self.deadline.left()
                 )
             except mesh.MeshError as error:
-                self.host.send(Connected(str(error)))
                 raise InitError(str(error)) from None
-        self.host.send(Connected())
-        message, _ = self.host.receive(self.deadline.left())
-        expect(Connected, message)
+
+
+def _check(roster: Roster, descriptors: int, size: int) -> None:
+    ranks = [member.rank for member in roster.members]
+    expected = size + sum(member.has_pidfd for member in roster.members) + (1 if roster.region_nonce else 0)
+    if ranks != list(range(size)) or descriptors != expected:
+        raise ChannelError("the roster makes no sense")

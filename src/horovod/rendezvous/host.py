@@ -2,213 +2,172 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import secrets
-import selectors
-import socket
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 from horovod.exceptions import InitError
 from horovod.rendezvous import mesh
-from horovod.rendezvous.invitation import NONCE_BYTES, Deadline, Invitation, M, World, address, expect
+from horovod.rendezvous.claim import Claim
+from horovod.rendezvous.invitation import (
+    NONCE_BYTES,
+    Deadline,
+    Invitation,
+    M,
+    World,
+    expect,
+    make_bell,
+    read_nonce,
+)
+from horovod.rendezvous.limits import explain
 from horovod.rendezvous.messages import (
     Addresses,
     Channel,
     ChannelError,
-    Connected,
-    Hello,
     Listening,
     Member,
     Message,
     Ready,
-    Refusal,
     Roster,
+    Started,
     UseSharedMemory,
     UseSockets,
 )
+from horovod.rendezvous.reception import Reception
+from horovod.rendezvous.watching import Watcher
+
+_logger = logging.getLogger("horovod")
 
 
 class Host:
     """Rank 0's part."""
 
-    def __init__(self, invitation: Invitation, deadline: Deadline, wake: int, stack: ExitStack) -> None:
+    def __init__(self, invitation: Invitation, deadline: Deadline, claim: Claim, stack: ExitStack) -> None:
         self.invitation = invitation
         self.deadline = deadline
-        self.wake = wake
+        self.claim = claim
         self.stack = stack
-        self.guests: dict[int, Channel] = {}
-        self.hosts: dict[int, str] = {0: invitation.host}
-        self.eventfds: dict[int, int] = {}
-        stack.callback(self._close_eventfds)
+        self.watcher: Watcher | None = None
+        self.reception = Reception(invitation, deadline)
+        stack.callback(self.reception.close)
+
+    @property
+    def guests(self) -> dict[int, Channel]:
+        """Who is here, by rank."""
+        return self.reception.guests
 
     def run(self) -> World:
+        """Until the plane is chosen and everything for it is here."""
         try:
-            self._wait_for_guests()
-            world = self._send_roster()
+            self.reception.wait()
+            world = World([], make_bell())
+        except OSError as error:
+            raise self._failed(error) from None
+        try:
+            self._send_roster(world)
             if world.region is None:
                 self._connect_sockets(world)
+            self._watch_guests(world)
             return world
-        except InitError as error:
-            self._refuse_all(str(error))
+        except OSError as error:
+            world.close()
+            raise self._failed(error) from None
+        except BaseException:
+            world.close()
             raise
 
-    def _close_eventfds(self) -> None:
-        for descriptor in self.eventfds.values():
-            os.close(descriptor)
+    def confirm(self) -> None:
+        """This rank has started; waits until all have, and tells them."""
+        self._collect(Started)
+        self._tell_all(Started())
+        if self.watcher is not None:
+            self.watcher.begin()
 
-    def _refuse_all(self, reason: str) -> None:
-        for channel in self.guests.values():
-            with suppress(ChannelError, TimeoutError):
-                channel.send(Refusal(reason))
+    def give_up(self, reason: str) -> None:
+        """Tells everybody why there is no world."""
+        self.reception.refuse(reason)
 
-    # -- Who comes
-
-    def _wait_for_guests(self) -> None:
-        listener = self.stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        try:
-            listener.bind(address(self.invitation))
-        except OSError as error:
-            raise InitError(
-                f"Another process is rank 0 of this job already ({error.strerror}). Do not start two "
-                "processes with the same rank, and do not call init() in a child that inherits HOROVOD_RANK."
-            ) from None
-        listener.listen(self.invitation.size)
-        selector = self.stack.enter_context(selectors.DefaultSelector())
-        selector.register(listener, selectors.EVENT_READ)
-        while len(self.guests) < self.invitation.size - 1:
-            if self.deadline.passed():
-                raise InitError(self._missing())
-            for key, _ in selector.select(self.deadline.left()):
-                if key.fileobj is listener:
-                    self._accept(listener, selector)
-                elif key.data not in self.guests.values():
-                    channel = key.data
-                    selector.unregister(channel)
-                    if self._admit(channel):
-                        selector.register(channel, selectors.EVENT_READ, channel)  # for its end
-            # A guest that ended while others are still awaited: say so now, not at the deadline.
-            self._check_guests()
-        for key in list(selector.get_map().values()):
-            if isinstance(key.data, Channel) and key.data not in self.guests.values():
-                key.data.close()  # connected, but silent: no rank of ours
-
-    def _accept(self, listener: socket.socket, selector: selectors.BaseSelector) -> None:
-        connection, _ = listener.accept()
-        with suppress(ChannelError):  # another user's process: closed already
-            channel = Channel(connection)
-            selector.register(channel, selectors.EVENT_READ, channel)
-
-    def _admit(self, channel: Channel) -> bool:
-        try:
-            hello, descriptors = channel.receive(1.0)
-        except (ChannelError, TimeoutError):
-            channel.close()  # it came and went, or is not one of us
-            return False
-        if isinstance(hello, Hello):
-            problem = self._problem_with(hello, len(descriptors))
-        else:
-            problem = "A greeting comes first."
-        if problem or not isinstance(hello, Hello):
-            for descriptor in descriptors:
-                os.close(descriptor)
-            with suppress(ChannelError, TimeoutError):
-                channel.send(Refusal(problem))
-            channel.close()
-            return False
-        self.guests[hello.rank] = channel
-        self.stack.callback(channel.close)
-        self.hosts[hello.rank] = hello.host
-        self.eventfds[hello.rank] = descriptors[0]
-        return True
-
-    def _problem_with(self, hello: Hello, descriptors: int) -> str:
+    def _failed(self, error: OSError) -> InitError:
         mine = self.invitation
-        if hello.version != mine.version:
-            return f"Rank {hello.rank} has version {hello.version} of Khorovod, rank 0 has {mine.version}."
-        if hello.size != mine.size:
-            return f"Rank {hello.rank} was told of {hello.size} ranks, rank 0 of {mine.size}."
-        if not 0 < hello.rank < mine.size:
-            return f"There is no rank {hello.rank} among {mine.size}."
-        if hello.rank in self.guests:
-            return (
-                f"Rank {hello.rank} is taken already, by pid {self.guests[hello.rank].peer_pid}. "
-                "A child process that inherits HOROVOD_RANK must not call init()."
-            )
-        if hello.plane != mine.plane:
-            return (
-                f"Rank {hello.rank} has HOROVOD_CPU_OPERATIONS={hello.plane}, rank 0 has {mine.plane}; "
-                "set it alike on all ranks."
-            )
-        return "" if descriptors == 1 else "A greeting came without its descriptor."
-
-    def _check_guests(self) -> None:
-        for rank, channel in self.guests.items():
-            with selectors.DefaultSelector() as one:
-                one.register(channel, selectors.EVENT_READ)
-                if one.select(0):  # it has nothing to say yet: this is the end of its connection
-                    raise InitError(
-                        f"Rank {rank} (host {self.hosts[rank]}, pid {channel.peer_pid}) ended during init()."
-                    )
-
-    def _missing(self) -> str:
-        absent = [str(rank) for rank in range(1, self.invitation.size) if rank not in self.guests]
-        return (
-            f"Rank 0 waited {self.deadline.seconds:g} s for rank(s) {', '.join(absent)} of "
-            f"{self.invitation.size}. "
-            "Did they start, and do all ranks call init() equally often? HOROVOD_START_TIMEOUT sets the time."
-        )
+        return InitError(f"Rank 0 (host {mine.host}, pid {os.getpid()}): {explain(error)}.")
 
     # -- What they get
 
-    def _send_roster(self) -> World:
+    def _send_roster(self, world: World) -> None:
         size = self.invitation.size
-        region, problem = self._make_region()
         nonce = secrets.token_bytes(NONCE_BYTES)
-        if region is not None:
-            self.stack.callback(os.close, region)
-            os.pwrite(region, nonce, self.invitation.nonce_offset)
+        region, problem = self._make_region(nonce)
         pids = {0: os.getpid()} | {rank: channel.peer_pid for rank, channel in self.guests.items()}
-        pidfds = {rank: fd for rank in pids if (fd := _pidfd(pids[rank])) is not None}
-        for descriptor in pidfds.values():
-            self.stack.callback(os.close, descriptor)
-        members = [Member(rank, self.hosts[rank], pids[rank], rank in pidfds) for rank in range(size)]
-        self.eventfds[0] = os.dup(self.wake)
-        eventfds = [self.eventfds[rank] for rank in range(size)]
+        pidfds = self._open_pidfds(pids)
+        hosts = self.reception.hosts
+        world.members = [Member(rank, hosts[rank], pids[rank], rank in pidfds) for rank in range(size)]
+        eventfds = [self.reception.eventfds.get(rank, world.wake) for rank in range(size)]
         descriptors = [*([] if region is None else [region]), *eventfds, *(pidfds[r] for r in sorted(pidfds))]
-        roster = Roster(members, nonce.hex() if region is not None else "")
+        roster = Roster(world.members, nonce.hex() if region is not None else "")
         for channel in self.guests.values():
             self._send(channel, roster, descriptors)
-        replies = self._collect(Ready)
-        for rank, ready in sorted(replies.items()):
+        for rank, ready in sorted(self._collect(Ready).items()):
             if region is not None and ready.region_nonce != nonce.hex():
                 problem = f"rank {rank} does not share memory with rank 0 ({ready.problem or 'wrong nonce'})"
-        world = World(members, self.wake)
-        world.watch = {r: os.dup(fd) for r, fd in pidfds.items() if r != 0}
+        for rank, descriptor in pidfds.items():
+            if rank != 0:
+                world.watch[rank] = os.dup(descriptor)
         if region is None or problem:
             self._refuse_sockets(problem)
             world.why_sockets = problem
         else:
             world.region = os.dup(region)
-            world.eventfds = [os.dup(descriptor) for descriptor in eventfds]
+            world.eventfds.extend(os.dup(descriptor) for descriptor in eventfds)
             self._tell_all(UseSharedMemory())
-        for rank, channel in self.guests.items():
-            if rank not in world.watch:
-                world.watch[rank] = os.dup(channel.fileno())
-        return world
 
-    def _make_region(self) -> tuple[int | None, str]:
+    def _make_region(self, nonce: bytes) -> tuple[int | None, str]:
+        """Shared memory with the nonce in it, if this rank at least can use it; or why there is none."""
         if self.invitation.plane == "tcp":
             return None, "HOROVOD_CPU_OPERATIONS=tcp"
         try:
-            return self.invitation.create_region(), ""
+            region = self.invitation.create_region()
+            self.stack.callback(os.close, region)
+            os.pwrite(region, nonce, self.invitation.nonce_offset)
+            read_nonce(self.invitation, region)
+            return region, ""
         except OSError as error:
-            return None, f"no shared memory on this machine: {error}"
+            return None, f"no shared memory on rank 0: {explain(error)}"
+
+    def _open_pidfds(self, pids: dict[int, int]) -> dict[int, int]:
+        pidfds: dict[int, int] = {}
+        problem = ""
+        for rank, pid in pids.items():
+            try:
+                pidfds[rank] = os.pidfd_open(pid)
+                self.stack.callback(os.close, pidfds[rank])
+            except OSError as error:  # an old kernel, a strict sandbox, another pid namespace
+                problem = explain(error)
+        if problem:
+            _logger.warning(
+                "the kernel gives no pidfds here (pidfd_open: %s). The death of a rank is noticed by the end "
+                "of its connection and by looking at /proc, a little later than otherwise",
+                problem,
+            )
+        return pidfds
 
     def _refuse_sockets(self, problem: str) -> None:
         if self.invitation.plane == "shm":
             raise InitError(
                 f"HOROVOD_CPU_OPERATIONS=shm, but {problem}. With auto, sockets are used instead."
             )
+
+    def _watch_guests(self, world: World) -> None:
+        """Those that have no pidfd: by their connections, which stay."""
+        unseen = {
+            rank: (channel.fileno(), channel.peer_pid)
+            for rank, channel in self.guests.items()
+            if rank not in world.watch
+        }
+        if unseen:
+            self.watcher = Watcher(unseen)
+            self.claim.keep(self.watcher)
+            world.watch.update({rank: self.watcher.alarm(rank) for rank in unseen})
 
     def _connect_sockets(self, world: World) -> None:
         secret = secrets.token_bytes(32)
@@ -221,10 +180,8 @@ class Host:
                 world.control, world.data = mesh.connect(0, addresses, listener, secret, self.deadline.left())
             except mesh.MeshError as error:
                 raise InitError(str(error)) from None
-        for rank, reply in self._collect(Connected).items():
-            if reply.problem:
-                raise InitError(f"Rank {rank}: {reply.problem}")
-        self._tell_all(Connected())
+
+    # -- Talking with them
 
     def _send(self, channel: Channel, message: Message, descriptors: list[int]) -> None:
         try:
@@ -240,18 +197,13 @@ class Host:
         replies: dict[int, M] = {}
         for rank, channel in sorted(self.guests.items()):
             try:
-                message, _ = channel.receive(self.deadline.left())
+                message, descriptors = channel.receive(self.deadline.left())
+                for descriptor in descriptors:
+                    os.close(descriptor)
                 replies[rank] = expect(kind, message)
             except (ChannelError, TimeoutError) as error:
                 raise InitError(
-                    f"Rank {rank} (host {self.hosts[rank]}, pid {channel.peer_pid}) did not finish init(): "
-                    f"{error}"
+                    f"Rank {rank} (host {self.reception.hosts[rank]}, pid {channel.peer_pid}) did not finish "
+                    f"init(): {error}"
                 ) from None
         return replies
-
-
-def _pidfd(pid: int) -> int | None:
-    try:
-        return os.pidfd_open(pid)
-    except OSError:  # an old kernel, a strict sandbox, another pid namespace
-        return None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import mmap
 import os
-import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,6 +33,8 @@ class Invitation:
     timeout: float
     create_region: Callable[[], int]
     """Makes the shared region and returns its descriptor; ``OSError`` if this machine cannot."""
+    region_bytes: int
+    """What it is long."""
     nonce_offset: int
     """Where in the region the nonce goes."""
 
@@ -50,13 +53,9 @@ class World:
     control: dict[int, int] = field(default_factory=dict)
     data: dict[int, int] = field(default_factory=dict)
     why_sockets: str = ""
-    claim: socket.socket | None = None
-    """While it is open, nobody else can be this rank; to be closed at the end of the world."""
 
     def close(self) -> None:
         """Closes everything, when it comes to nothing."""
-        if self.claim is not None:
-            self.claim.close()
         owned = [self.wake, *self.watch.values(), *self.eventfds, *self.control.values(), *self.data.values()]
         for descriptor in owned if self.region is None else [*owned, self.region]:
             with suppress(OSError):
@@ -79,7 +78,29 @@ class Deadline:
 
 def address(invitation: Invitation) -> str:
     """The name under which rank 0 listens: a new one for every ``init()``."""
-    return f"\0khorovod-{invitation.job_id}-{invitation.generation}"
+    return _name(invitation, f"init {invitation.generation}")
+
+
+def rank_address(invitation: Invitation, rank: int) -> str:
+    """The name that a rank has from its first ``init()`` on."""
+    return _name(invitation, f"rank {rank}")
+
+
+def _name(invitation: Invitation, what: str) -> str:
+    # Everybody on the machine sees the names that are in use. From these nobody can tell the next ones.
+    digest = hashlib.sha256(f"{invitation.job_id}\n{what}".encode()).hexdigest()
+    return f"\0khorovod-{digest[:32]}"
+
+
+def make_bell() -> int:
+    """The eventfd that wakes a rank."""
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+
+
+def read_nonce(invitation: Invitation, region: int) -> bytes:
+    """Maps all of the region, as the engine will, and reads the nonce; ``OSError`` if there is no room."""
+    with mmap.mmap(region, invitation.region_bytes, prot=mmap.PROT_READ) as memory:
+        return memory[invitation.nonce_offset : invitation.nonce_offset + NONCE_BYTES]
 
 
 def expect(kind: type[M], message: Message) -> M:

@@ -7,28 +7,38 @@ learns nothing and delays nobody.
 
 from __future__ import annotations
 
+import errno
 import hmac
 import os
 import secrets
+import selectors
 import socket
 import struct
-import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 
+from horovod.rendezvous.limits import explain
+from horovod.rendezvous.strangers import Strangers
+
 _CHALLENGE = 32
 _PROOF = 32
+_WELCOME = b"\x01"
 _INTRODUCTION = struct.Struct("!4sIB")  # magic, rank of the connecting side, kind
 _MAGIC = b"KHO1"
 _CONTROL, _DATA = 0, 1
 _HANDSHAKE_SECONDS = 5.0
+_MOST_STRANGERS = 128
 
 Connections = dict[tuple[int, int], int]  # (rank, kind) -> descriptor
 
 
 class MeshError(Exception):
     """The connections could not be made in time."""
+
+
+class _WrongProof(Exception):
+    """The other end does not know the secret: trying again is no use."""
 
 
 def listen() -> socket.socket:
@@ -67,45 +77,90 @@ def _proof(
     return hmac.digest(secret, b"|".join((side, introduction, ours, theirs, b"%d" % acceptor)), "sha256")
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
-    data = b""
-    while len(data) < size:
-        part = connection.recv(size - len(data))
-        if not part:
-            raise ConnectionError("the connection was closed during the handshake")
-        data += part
-    return data
-
-
-def _call(rank: int, peer: int, kind: int, address: tuple[str, int], secret: bytes, deadline: float) -> int:
-    try:
-        left = max(0.001, deadline - time.monotonic())
-        connection = socket.create_connection(address, timeout=left)
-        with connection:
-            introduction = _INTRODUCTION.pack(_MAGIC, rank, kind)
-            mine = secrets.token_bytes(_CHALLENGE)
-            connection.sendall(introduction + mine)
-            theirs = _receive(connection, _CHALLENGE)
-            claimed = _receive(connection, _PROOF)
-            expected = _proof(secret, b"accept", introduction, mine, theirs, peer)
-            if not hmac.compare_digest(claimed, expected):
-                raise ConnectionError("the process at the other end does not know the job's secret")
-            connection.sendall(_proof(secret, b"connect", introduction, mine, theirs, peer))
-            return _ready(connection)
-    except OSError as error:
-        raise MeshError(
-            f"Rank {rank} could not connect to rank {peer} at {address[0]}:{address[1]}: {error}"
-        ) from None
-
-
 def _ready(connection: socket.socket) -> int:
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
     return connection.detach()
 
 
+# -- The side that connects
+
+
+def _receive(connection: socket.socket, size: int) -> bytes:
+    data = b""
+    while len(data) < size:
+        part = connection.recv(size - len(data))
+        if not part:
+            raise ConnectionResetError("the connection was closed during the handshake")
+        data += part
+    return data
+
+
+def _call(rank: int, peer: int, kind: int, address: tuple[str, int], secret: bytes, deadline: float) -> int:
+    """One connection. Whoever is crowded out by strangers at the other door comes back."""
+    while True:
+        problem: Exception
+        try:
+            return _call_once(rank, peer, kind, address, secret, deadline)
+        except (ConnectionResetError, BrokenPipeError) as error:
+            problem = error
+        except _WrongProof as error:
+            raise _failed(rank, peer, address, str(error)) from None
+        except OSError as error:
+            raise _failed(rank, peer, address, explain(error)) from None
+        if time.monotonic() >= deadline:
+            raise _failed(rank, peer, address, str(problem)) from None
+        time.sleep(0.01)
+
+
+def _failed(rank: int, peer: int, address: tuple[str, int], why: str) -> MeshError:
+    return MeshError(f"Rank {rank} could not connect to rank {peer} at {address[0]}:{address[1]}: {why}")
+
+
+def _call_once(
+    rank: int, peer: int, kind: int, address: tuple[str, int], secret: bytes, deadline: float
+) -> int:
+    left = max(0.001, deadline - time.monotonic())
+    with socket.create_connection(address, timeout=left) as connection:
+        introduction = _INTRODUCTION.pack(_MAGIC, rank, kind)
+        mine = secrets.token_bytes(_CHALLENGE)
+        connection.sendall(introduction + mine)
+        theirs = _receive(connection, _CHALLENGE)
+        claimed = _receive(connection, _PROOF)
+        expected = _proof(secret, b"accept", introduction, mine, theirs, peer)
+        if not hmac.compare_digest(claimed, expected):
+            raise _WrongProof("the process at the other end does not know the job's secret")
+        connection.sendall(_proof(secret, b"connect", introduction, mine, theirs, peer))
+        _receive(connection, len(_WELCOME))
+        return _ready(connection)
+
+
+# -- The side that listens
+
+
+class _Caller:
+    """A connection that has not proven anything yet."""
+
+    def __init__(self, connection: socket.socket, address: tuple[str, int]) -> None:
+        self.connection = connection
+        self.name = f"{address[0]}:{address[1]}"
+        self.until = time.monotonic() + _HANDSHAKE_SECONDS
+        self.wanted = _INTRODUCTION.size + _CHALLENGE
+        self.data = b""
+        self.line: tuple[int, int] | None = None  # the rank and kind that it says it is
+        self.expected = b""
+
+    def read(self) -> bool:
+        """Whether all that is wanted is here; ``OSError`` if nothing more will come."""
+        part = self.connection.recv(self.wanted - len(self.data))
+        if not part:
+            raise ConnectionResetError("it went away")
+        self.data += part
+        return len(self.data) == self.wanted
+
+
 class _Reception:
-    """Takes calls, each shaken hands with on a thread of its own, until all expected ones are in."""
+    """Takes calls, all at once, until those that are expected are in; a stranger has little time."""
 
     def __init__(
         self, rank: int, listener: socket.socket, secret: bytes, expected: set[tuple[int, int]]
@@ -113,55 +168,102 @@ class _Reception:
         self._rank = rank
         self._listener = listener
         self._secret = secret
-        self._changed = threading.Condition()
-        self._awaited = set(expected)  # guarded by _changed
-        self._made: Connections = {}  # guarded by _changed
-        self._over = False  # guarded by _changed
+        self._awaited = set(expected)
+        self._made: Connections = {}
+        self._callers: dict[socket.socket, _Caller] = {}  # the oldest first
+        self._selector = selectors.PollSelector()
+        self._strangers = Strangers(f"port {listener.getsockname()[1]} of rank {rank}")
 
     def wait(self, deadline: float) -> Connections:
-        acceptor = threading.Thread(target=self._accept, name="khorovod-accept", daemon=True)
-        if self._awaited:
-            acceptor.start()
-        with self._changed:
+        self._listener.setblocking(False)
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        try:
             while self._awaited and time.monotonic() < deadline:
-                self._changed.wait(deadline - time.monotonic())
-            self._over = True
-            missing = sorted({peer for peer, _ in self._awaited})
-        self._listener.shutdown(socket.SHUT_RDWR)  # ends accept()
-        if acceptor.ident is not None:
-            acceptor.join()
-        if missing:
+                for key, _ in self._selector.select(min(1.0, max(0.0, deadline - time.monotonic()))):
+                    if key.fileobj is self._listener:
+                        self._accept()
+                    else:
+                        self._hear(key.data)
+                self._drop_late()
+            if self._awaited:
+                missing = sorted({peer for peer, _ in self._awaited})
+                raise MeshError(f"Rank {self._rank} waited in vain for connections from rank(s) {missing}.")
+            return self._made
+        except BaseException:
             for descriptor in self._made.values():
                 os.close(descriptor)
-            raise MeshError(f"Rank {self._rank} waited in vain for connections from rank(s) {missing}.")
-        return self._made
+            raise
+        finally:
+            for caller in list(self._callers.values()):
+                self._drop(caller, "it was not expected")
+            self._selector.close()
+            self._strangers.sum_up()
 
     def _accept(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._shake_hands, args=(connection,), daemon=True).start()
+        try:
+            connection, address = self._listener.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._callers:
+                raise MeshError(f"Rank {self._rank} cannot take connections: {explain(error)}") from None
+            self._drop(next(iter(self._callers.values())), "there are too many")
+            return
+        connection.setblocking(False)
+        caller = self._callers[connection] = _Caller(connection, address)
+        self._selector.register(connection, selectors.EVENT_READ, caller)
+        if len(self._callers) > _MOST_STRANGERS:
+            self._drop(next(iter(self._callers.values())), "there are too many")
 
-    def _shake_hands(self, connection: socket.socket) -> None:
-        with connection, suppress(OSError, struct.error):
-            connection.settimeout(_HANDSHAKE_SECONDS)
-            introduction = _receive(connection, _INTRODUCTION.size)
-            magic, peer, kind = _INTRODUCTION.unpack(introduction)
-            theirs = _receive(connection, _CHALLENGE)
-            with self._changed:
-                if magic != _MAGIC or (peer, kind) not in self._awaited:
-                    return
-            mine = secrets.token_bytes(_CHALLENGE)
-            proof = _proof(self._secret, b"accept", introduction, theirs, mine, self._rank)
-            connection.sendall(mine + proof)
-            expected = _proof(self._secret, b"connect", introduction, theirs, mine, self._rank)
-            if not hmac.compare_digest(_receive(connection, _PROOF), expected):
+    def _hear(self, caller: _Caller) -> None:
+        if caller.connection not in self._callers:
+            return  # dropped in this round
+        try:
+            if not caller.read():
                 return
-            with self._changed:
-                if self._over or (peer, kind) not in self._awaited:
-                    return
-                self._awaited.discard((peer, kind))
-                self._made[peer, kind] = _ready(connection)
-                self._changed.notify()
+            problem = self._challenge(caller) if caller.line is None else self._admit(caller)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            problem = str(error)
+        if problem:
+            self._drop(caller, problem)
+
+    def _challenge(self, caller: _Caller) -> str:
+        """Looks at the introduction and answers with a challenge; "" or why not."""
+        introduction, theirs = caller.data[: _INTRODUCTION.size], caller.data[_INTRODUCTION.size :]
+        magic, peer, kind = _INTRODUCTION.unpack(introduction)
+        if magic != _MAGIC or (peer, kind) not in self._awaited:
+            return "nobody like that is expected"
+        mine = secrets.token_bytes(_CHALLENGE)
+        caller.connection.sendall(
+            mine + _proof(self._secret, b"accept", introduction, theirs, mine, self._rank)
+        )
+        caller.line = peer, kind
+        caller.expected = _proof(self._secret, b"connect", introduction, theirs, mine, self._rank)
+        caller.data, caller.wanted = b"", _PROOF
+        return ""
+
+    def _admit(self, caller: _Caller) -> str:
+        if not hmac.compare_digest(caller.data, caller.expected):
+            return "it does not know the job's secret"
+        if caller.line is None or caller.line not in self._awaited:
+            return "it came twice"
+        caller.connection.sendall(_WELCOME)
+        self._selector.unregister(caller.connection)
+        del self._callers[caller.connection]
+        self._awaited.discard(caller.line)
+        self._made[caller.line] = _ready(caller.connection)
+        return ""
+
+    def _drop(self, caller: _Caller, why: str) -> None:
+        self._strangers.turn_away(caller.name, why)
+        self._selector.unregister(caller.connection)
+        del self._callers[caller.connection]
+        with suppress(OSError):
+            caller.connection.close()
+
+    def _drop_late(self) -> None:
+        now = time.monotonic()
+        for caller in [one for one in self._callers.values() if one.until <= now]:
+            self._drop(caller, f"it proved nothing in {_HANDSHAKE_SECONDS:g} s")

@@ -7,30 +7,38 @@ the declared types is refused by the decoder.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import msgspec
 
+from horovod.rendezvous.limits import explain, open_files
+
 MAX_BYTES = 1 << 17
 MAX_DESCRIPTORS = 250  # the kernel passes at most 253 with one message
+SEND_SECONDS = 10.0
+LAST_SECONDS = 2.0  # for a last word
 
 
 class Hello(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """A rank comes in; its eventfd is beside the message."""
+    """A rank comes in; its eventfd is beside the message. With a problem: it cannot take part."""
 
     rank: int
     size: int
     host: str
     version: str
     plane: str
+    problem: str = ""
 
 
 class Refusal(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """No world for this rank, and why."""
+    """No world for this rank, and why; from a rank: none for anybody."""
 
     reason: str
 
@@ -82,13 +90,11 @@ class Addresses(msgspec.Struct, tag=True, forbid_unknown_fields=True):
     listeners: list[Listening]
 
 
-class Connected(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """The rank has its connections (``problem`` empty), or not; from rank 0: everybody has, go."""
-
-    problem: str = ""
+class Started(msgspec.Struct, tag=True, forbid_unknown_fields=True):
+    """The rank has all that it needs; from rank 0: everybody has, go."""
 
 
-Message = Hello | Refusal | Roster | Ready | UseSharedMemory | UseSockets | Listening | Addresses | Connected
+Message = Hello | Refusal | Roster | Ready | UseSharedMemory | UseSockets | Listening | Addresses | Started
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
@@ -125,15 +131,21 @@ class Packets(Generic[Incoming]):
         return self._socket.fileno()
 
     def send(self, message: msgspec.Struct, descriptors: Sequence[int] = ()) -> None:
-        """Sends one message; a peer that is gone raises ``ChannelError``."""
-        try:
-            socket.send_fds(
-                self._socket, [msgspec.json.encode(message)], list(descriptors), socket.MSG_NOSIGNAL
-            )
-        except TimeoutError:
-            raise
-        except OSError as error:
-            raise ChannelError(f"the connection broke ({error.strerror})") from None
+        """Sends one message; a peer that is gone, or does not read, raises ``ChannelError``."""
+        data = msgspec.json.encode(message)
+        self._socket.settimeout(SEND_SECONDS)
+        end = time.monotonic() + SEND_SECONDS
+        while True:
+            try:
+                socket.send_fds(self._socket, [data], list(descriptors), socket.MSG_NOSIGNAL)
+                return
+            except TimeoutError:
+                raise ChannelError("the other side does not read what it is sent") from None
+            except OSError as error:
+                # A user may have only so many descriptors on their way: others are taking theirs now.
+                if error.errno != errno.ETOOMANYREFS or time.monotonic() > end:
+                    raise ChannelError(f"the connection broke ({explain(error)})") from None
+            time.sleep(0.005)
 
     def receive(self, timeout: float | None = None) -> tuple[Incoming, list[int]]:
         """One message and its descriptors, which the caller owns. ``TimeoutError`` if none comes."""
@@ -145,12 +157,14 @@ class Packets(Generic[Incoming]):
         except TimeoutError:
             raise
         except OSError as error:
-            raise ChannelError(f"the connection broke ({error.strerror})") from None
+            raise ChannelError(f"the connection broke ({explain(error)})") from None
         try:
             if not data:
                 raise ChannelClosedError("the other side closed the connection")
-            if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+            if flags & socket.MSG_TRUNC:
                 raise ChannelError("a message was too long")
+            if flags & socket.MSG_CTRUNC:
+                raise ChannelError(f"there was no room for the descriptors of a message: {open_files()}")
             return self._decoder.decode(data), descriptors
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ChannelError) as error:
             for descriptor in descriptors:
@@ -173,3 +187,20 @@ class Channel(Packets[Message]):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, _decoder)
+
+    def refuse(self, reason: str) -> None:
+        """Says a last word."""
+        with suppress(ChannelError, OSError):
+            self.send(Refusal(reason))
+            self._socket.shutdown(socket.SHUT_WR)
+
+    def drain(self, until: float) -> None:
+        """Reads, at most until then, what nobody wants: closing before that would take the last word back."""
+        with suppress(OSError):
+            while (left := until - time.monotonic()) > 0:
+                self._socket.settimeout(left)
+                data, descriptors, _, _ = socket.recv_fds(self._socket, MAX_BYTES, MAX_DESCRIPTORS)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                if not data:
+                    return
