@@ -1,7 +1,7 @@
 """Plays random scripts for some minutes: ``make test-chaos MINUTES=10``, and again with ``SEED=...``.
 
-Every script follows from the seed and its number. One that fails is saved with all that came of it, and can be
-played again by itself: ``python -m tests.support.chaos --script FILE``.
+Every script follows from the seed and its number. One that fails is saved with all that came of it, and can
+be played again by itself: ``python -m tests.support.chaos --script FILE``.
 """
 
 from __future__ import annotations

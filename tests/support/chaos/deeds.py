@@ -1,4 +1,4 @@
-"""How a rank commits each kind of fault. A deed is recorded before it is done: the story proves that it fired."""
+"""How a rank commits each kind of fault. A deed is recorded before it is done: proof that it fired."""
 
 from __future__ import annotations
 

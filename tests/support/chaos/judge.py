@@ -1,8 +1,8 @@
 """Whether the story of a scripted job is a good one. Pure: from a script and what came of it to complaints.
 
-A good story: every fault fired, or its rank had been stopped by somebody else's; every rank that is not guilty
-either got only right results, or an error that names a guilty rank, its host and its process; nobody hangs;
-nothing is left.
+A good story: every fault fired, or its rank had been stopped by somebody else's; every rank that is not
+guilty either got only right results, or an error that names a guilty rank, its host and its process; nobody
+hangs; nothing is left.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from tests.support.chaos.script import EXIT_CODES, GUILTY, Fault, Script
+from tests.support.chaos.script import EXIT_CODES, FAILED, GUILTY, Fault, Script
 from tests.support.chaos.story import Event
-
-FAILED = 7
-"""Exit code of a rank that has got an error."""
 
 CRASHES = ("Fatal Python error", "nanobind", "terminate called", "Exception ignored", "Traceback")
 

@@ -1,7 +1,7 @@
 """The program that every rank of a scripted job runs: ``python -m tests.support.chaos.rank DIRECTORY``.
 
-It goes through the script's steps, commits its own faults, and writes its story as it goes: a line of JSON for
-every event, so that nothing is lost when it dies.
+It goes through the script's steps, commits its own faults, and writes its story as it goes: a line of JSON
+for every event, so that nothing is lost when it dies.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import re
 import signal
 import sys
 import threading
@@ -19,12 +18,9 @@ from typing import Any
 
 import horovod.numpy as hvd
 from horovod.exceptions import HorovodInternalError, InitError
-from tests.support.chaos import deeds, operations
-from tests.support.chaos.script import Fault, Script
+from tests.support.chaos import deeds, operations, remains
+from tests.support.chaos.script import FAILED, Fault, Script
 from tests.support.chaos.story import Story
-
-FAILED = 7
-"""Exit code of a rank that has got an error for what another one did."""
 
 
 def main(directory: str) -> None:
@@ -90,7 +86,7 @@ class _Part:
     def _operation(self, number: int, operation: str, faults: list[Fault]) -> None:
         if operation == "init":
             operations.join_world(self.script.size)
-            self.story.tell("world", regions=sorted(regions()))
+            self.story.tell("world", regions=sorted(remains.regions()), sockets=remains.own_sockets())
         finish = None
         if operation not in ("init", "shutdown"):
             finish = operations.start(operation, self.rank, self.script.size, number)
@@ -112,14 +108,8 @@ def resources() -> dict[str, Any]:
     return {
         "descriptors": len(os.listdir("/proc/self/fd")),
         "threads": threading.active_count(),
-        "regions": len(regions()),
+        "regions": len(remains.regions()),
     }
-
-
-def regions(pid: int | str = "self") -> set[str]:
-    """The memory regions of Khorovod that a process has mapped, as ``device:inode``."""
-    maps = Path("/proc", str(pid), "maps").read_text()
-    return {f"{device}:{inode}" for device, inode in re.findall(r"(\S+) (\d+) +/memfd:khorovod", maps)}
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 
@@ -21,25 +22,20 @@ def _is_marked(pid: str, mark: bytes) -> bool:
         return False
 
 
-def holders(regions: Collection[str]) -> list[int]:
-    """The processes that have one of these regions (``device:inode``) mapped, or open."""
-    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and _holds(pid, regions)]
-
-
-def _holds(pid: str, regions: Collection[str]) -> bool:
+def regions(pid: int | str = "self") -> set[str]:
+    """The memory regions of Khorovod that a process has mapped or open, as inodes; none if it is gone."""
     try:
-        maps = Path("/proc", pid, "maps").read_text()
-        if "/memfd:khorovod" in maps and any(
-            ":".join(line.split()[3:5]) in regions for line in maps.splitlines()
-        ):
-            return True
-        inodes = {int(region.rpartition(":")[2]) for region in regions}
-        links = [
-            entry for entry in Path("/proc", pid, "fd").iterdir() if "/memfd:khorovod" in os.readlink(entry)
-        ]
-        return any(entry.stat().st_ino in inodes for entry in links)
+        maps = Path("/proc", str(pid), "maps").read_text()
+        found = set(re.findall(r" (\d+) +/memfd:khorovod", maps))
+        links = Path("/proc", str(pid), "fd").iterdir()
+        return found | {str(link.stat().st_ino) for link in links if "memfd:khorovod" in os.readlink(link)}
     except OSError:
-        return False
+        return set()
+
+
+def holders(wanted: Collection[str]) -> list[int]:
+    """The processes that have one of these regions."""
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and regions(pid).intersection(wanted)]
 
 
 def unix_sockets(job: str) -> list[str]:
@@ -48,12 +44,17 @@ def unix_sockets(job: str) -> list[str]:
     return [line.rpartition(" ")[2] for line in lines if job in line]
 
 
-def tcp_sockets(ports: Collection[int]) -> list[int]:
-    """Those of these local ports that are still listened on, or whose connection nobody has closed."""
-    open_states = ("01", "0A")  # established, listening
-    lines = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    found = {int(line[1].rpartition(":")[2], 16) for line in lines if line[3] in open_states}
-    return sorted(found.intersection(ports))
+def own_sockets() -> list[str]:
+    """The inodes of this process's sockets."""
+    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_socket()]
+    return sorted(link.removeprefix("socket:[").removesuffix("]") for link in links)
+
+
+def sockets(wanted: Collection[str]) -> list[str]:
+    """Those of these sockets that some process still holds."""
+    tcp = [line.split()[9] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    unix = [line.split()[6] for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]]
+    return sorted({*tcp, *unix}.intersection(wanted))
 
 
 def shared_memory_files(job: str) -> list[str]:

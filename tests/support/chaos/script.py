@@ -45,6 +45,9 @@ EXIT_CODES = {
 }
 """How a guilty rank ends; negative for a signal."""
 
+FAILED = 7
+"""The exit code of a rank that has got an error for what another one did."""
+
 OPERATIONS = (
     "small",
     "large",
@@ -65,7 +68,7 @@ LAUNCHERS = ("none", "horovodrun")
 
 @dataclass(frozen=True)
 class Fault:
-    """What rank ``rank`` does at step ``step``, whose operation it names: before it, or in the middle of it."""
+    """What rank ``rank`` does at step ``step``, whose operation it names: before it, or in its middle."""
 
     rank: int
     step: int
@@ -121,7 +124,8 @@ def random_script(seed: str) -> Script:
     rng = random.Random(seed)
     size = rng.choice((2, 2, 3, 4))
     steps = rng.randint(1, 12)
-    operations = ("init", *(rng.choice(OPERATIONS) for _ in range(steps)), "shutdown")
+    # The barrier: a rank that has no part in the last operation must not leave while others are at it.
+    operations = ("init", *(rng.choice(OPERATIONS) for _ in range(steps)), "barrier", "shutdown")
     faults = tuple(_random_fault(rng, size, operations) for _ in range(rng.choice((0, 1, 1, 1, 1, 1, 2, 2))))
     launcher = rng.choice(("none", "none", "none", "horovodrun"))
     return Script(size, rng.choice(("shm", "tcp")), operations, faults, launcher)

@@ -112,7 +112,9 @@ def _interrogate(nursery: Nursery, directory: Path) -> list[str]:
 
 def _left(nursery: Nursery, script: Script, stories: dict[int, list[Event]], directory: Path) -> list[str]:
     """What the job has left. A child of a rank that nobody supervises may live on, and holds nothing."""
-    regions = {r for story in stories.values() for e in story if e["event"] == "world" for r in e["regions"]}
+    worlds = [event for story in stories.values() for event in story if event["event"] == "world"]
+    regions = {region for world in worlds for region in world["regions"]}
+    sockets = {socket for world in worlds for socket in world["sockets"]}
     jobs = {event["job"] for story in stories.values() for event in story if event["event"] == "start"}
     orphans = 0 if script.launcher == "horovodrun" else _forked(stories)
     end = time.monotonic() + 10
@@ -121,6 +123,7 @@ def _left(nursery: Nursery, script: Script, stories: dict[int, list[Event]], dir
         found = [f"process {pid}" for pid in living] if len(living) > orphans else []
         found += [f"a region mapped by process {pid}" for pid in remains.holders(regions)] if regions else []
         found += [f"socket {name}" for job in jobs for name in remains.unix_sockets(job)]
+        found += [f"socket {inode}" for inode in remains.sockets(sockets)]
         found += [f"file {name}" for name in os.listdir(directory / "tmp")]
         found += [f"file /dev/shm/{name}" for job in jobs for name in remains.shared_memory_files(job)]
         if not found or time.monotonic() > end:
