@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,13 +29,6 @@ OPERATIONS = (
 )
 SIZE = 3
 PLANES = pytest.mark.parametrize("plane", ["shm", "tcp"])
-
-
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """Where the ranks come from."""
-    with Nursery() as found:
-        yield found
 
 
 def scripted(kind: str, rank: int, plane: str, step: int, moment: str, **more: Any) -> Script:

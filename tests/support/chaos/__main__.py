@@ -7,6 +7,7 @@ be played again by itself: ``python -m tests.support.chaos --script FILE``.
 from __future__ import annotations
 
 import argparse
+import random
 import secrets
 import shutil
 import sys
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from tests.support.chaos.judge import judge
 from tests.support.chaos.nursery import Nursery
+from tests.support.chaos.restarts import VICTIMS, kill_once
 from tests.support.chaos.script import Script, random_script
 from tests.support.chaos.stage import play
 
@@ -27,6 +29,7 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", default="", help="of an earlier run; a new one if not given")
     parser.add_argument("--first", type=int, default=0, help="the number of the first script")
+    parser.add_argument("--restarts", type=int, help="instead, kill and restart one job this many times")
     parser.add_argument("--script", type=Path, help="play this file, once")
     parser.add_argument("--out", type=Path, default=Path("build/chaos"), help="where failures are saved")
     options = parser.parse_args()
@@ -34,6 +37,8 @@ def main() -> int:
         if options.script:
             complaints = perform(nursery, Script.load(options.script), Path(directory, "0"), options.out)
             return _say_complaints(str(options.script), complaints)
+        if options.restarts:
+            return restart_many(nursery, options, Path(directory))
         return perform_many(nursery, options, Path(directory))
 
 
@@ -57,6 +62,20 @@ def perform_many(nursery: Nursery, options: argparse.Namespace, directory: Path)
     print(f"chaos: {number - options.first} scripts, {failed} failed (SEED={seed})")
     for name, count in sorted(counts.items()):
         print(f"  {count:6} {name}")
+    return 1 if failed else 0
+
+
+def restart_many(nursery: Nursery, options: argparse.Namespace, directory: Path) -> int:
+    """Kills one job at random moments, and looks for what it leaves."""
+    seed = options.seed or secrets.token_hex(4)
+    failed = 0
+    for number in range(options.first, options.first + options.restarts):
+        rng = random.Random(f"{seed}/{number}")
+        place = directory / str(number)
+        complaints = kill_once(nursery, rng.choice(VICTIMS), rng, place, f"restarts-{seed}")
+        failed += _say_complaints(f"restart {number} of SEED={seed}", complaints)
+        shutil.rmtree(place)
+    print(f"chaos: {options.restarts} restarts, {failed} failed (SEED={seed})")
     return 1 if failed else 0
 
 

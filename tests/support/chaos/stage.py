@@ -24,67 +24,55 @@ START_TIMEOUT = "20"
 """Seconds after which a rank that never comes is missed."""
 
 RANK = "tests.support.chaos.rank"
+RUNNER = "horovod.runner.cli"
+LAUNCHER = "launcher"
 
 
 def play(nursery: Nursery, script: Script, directory: Path) -> Outcome:
     """The whole job, in a directory of its own. Nothing of it is left running."""
-    directory.mkdir()
-    (directory / "script.json").write_text(script.dumps())
-    (directory / "tmp").mkdir()
-    job = secrets.token_hex(8)
-    born = _launched(nursery, script, directory) if script.launcher == "horovodrun" else {}
-    born = born or _ranks(nursery, script, directory, job)
-    hung = _await_end(nursery, born, directory)
-    stories = {rank: read(directory / f"story.{rank}") for rank in range(script.size)}
+    born = begin(nursery, script, directory, secrets.token_hex(8), START_TIMEOUT)
+    hung = await_end(nursery, born, directory)
     ends = nursery.ends()
     codes = {name: ends[pid] for name, pid in born.items() if pid in ends}
-    left = _left(nursery, script, stories, directory)
+    stories = {rank: read(directory / f"story.{rank}") for rank in range(script.size)}
+    left = what_is_left(nursery, script, directory)
     nursery.clear()
     return Outcome(
         stories,
-        {int(name): code for name, code in codes.items() if name != "launcher"},
+        {int(name): code for name, code in codes.items() if name != LAUNCHER},
         {rank: _text(directory / f"err.{rank}") for rank in range(script.size)},
-        codes.get("launcher"),
-        _text(directory / "err.launcher"),
+        codes.get(LAUNCHER),
+        _text(directory / f"err.{LAUNCHER}"),
         tuple(hung),
         tuple(left),
     )
 
 
-def _surroundings(directory: Path, plane: str) -> dict[str, str]:
-    return {
-        "HOROVOD_CPU_OPERATIONS": plane,
-        "HOROVOD_START_TIMEOUT": START_TIMEOUT,
+def begin(nursery: Nursery, script: Script, directory: Path, job: str, timeout: str) -> dict[str, int]:
+    """Starts the ranks, or horovodrun; the pids of either, by name."""
+    (directory / "tmp").mkdir(parents=True)
+    (directory / "script.json").write_text(script.dumps())
+    own = {
+        "HOROVOD_CPU_OPERATIONS": script.plane,
+        "HOROVOD_START_TIMEOUT": timeout,
         "TMPDIR": str(directory / "tmp"),
         "XDG_RUNTIME_DIR": str(directory / "tmp"),
         "HOME": str(directory / "tmp"),
+        "PYTHONPATH": str(ROOT),
     }
+    if script.launcher == "horovodrun":
+        command = ("-np", str(script.size), sys.executable, "-m", RANK, str(directory))
+        return {LAUNCHER: nursery.bear(Birth(RUNNER, command, own, str(directory), LAUNCHER))}
+    own["HOROVOD_HOSTNAME"] = "testhost"
+    born = {}
+    for rank in range(script.size):
+        environment = {**rank_environment(rank, script.size, script.plane, job), **own}
+        birth = Birth(RANK, (str(directory),), environment, str(directory), str(rank))
+        born[str(rank)] = nursery.bear(birth)
+    return born
 
 
-def _ranks(nursery: Nursery, script: Script, directory: Path, job: str) -> dict[str, int]:
-    own = {**_surroundings(directory, script.plane), "HOROVOD_HOSTNAME": "testhost"}
-    return {
-        str(rank): nursery.bear(
-            Birth(
-                RANK,
-                (str(directory),),
-                {**rank_environment(rank, script.size, script.plane, job), **own},
-                str(directory),
-                str(rank),
-            )
-        )
-        for rank in range(script.size)
-    }
-
-
-def _launched(nursery: Nursery, script: Script, directory: Path) -> dict[str, int]:
-    command = (sys.executable, "-m", RANK, str(directory))
-    own = {**_surroundings(directory, script.plane), "PYTHONPATH": str(ROOT)}
-    birth = Birth("horovod.runner.cli", ("-np", str(script.size), *command), own, str(directory), "launcher")
-    return {"launcher": nursery.bear(birth)}
-
-
-def _await_end(nursery: Nursery, born: dict[str, int], directory: Path) -> list[str]:
+def await_end(nursery: Nursery, born: dict[str, int], directory: Path) -> list[str]:
     """Waits for all; what does not end in time, with where it stands."""
     end = time.monotonic() + DEADLINE
     while not set(born.values()) <= nursery.ends().keys():
@@ -110,14 +98,15 @@ def _interrogate(nursery: Nursery, directory: Path) -> list[str]:
     ]
 
 
-def _left(nursery: Nursery, script: Script, stories: dict[int, list[Event]], directory: Path) -> list[str]:
+def what_is_left(nursery: Nursery, script: Script, directory: Path, patience: float = 10.0) -> list[str]:
     """What the job has left. A child of a rank that nobody supervises may live on, and holds nothing."""
-    worlds = [event for story in stories.values() for event in story if event["event"] == "world"]
+    stories = [read(directory / f"story.{rank}") for rank in range(script.size)]
+    worlds = [event for story in stories for event in story if event["event"] == "world"]
     regions = {region for world in worlds for region in world["regions"]}
     sockets = {socket for world in worlds for socket in world["sockets"]}
-    jobs = {event["job"] for story in stories.values() for event in story if event["event"] == "start"}
+    jobs = {event["job"] for story in stories for event in story if event["event"] == "start"}
     orphans = 0 if script.launcher == "horovodrun" else _forked(stories)
-    end = time.monotonic() + 10
+    end = time.monotonic() + patience
     while True:
         living = nursery.alive()
         found = [f"process {pid}" for pid in living] if len(living) > orphans else []
@@ -132,8 +121,8 @@ def _left(nursery: Nursery, script: Script, stories: dict[int, list[Event]], dir
         time.sleep(0.02)
 
 
-def _forked(stories: dict[int, list[Event]]) -> int:
-    return sum(e["event"] == "fired" and e["kind"] == "fork and die" for s in stories.values() for e in s)
+def _forked(stories: list[list[Event]]) -> int:
+    return sum(e["event"] == "fired" and e["kind"] == "fork and die" for story in stories for e in story)
 
 
 def _text(path: Path) -> str:
