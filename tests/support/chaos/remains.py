@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Collection
@@ -26,11 +27,20 @@ def regions(pid: int | str = "self") -> set[str]:
     """The memory regions of Khorovod that a process has mapped or open, as inodes; none if it is gone."""
     try:
         maps = Path("/proc", str(pid), "maps").read_text()
-        found = set(re.findall(r" (\d+) +/memfd:khorovod", maps))
-        links = Path("/proc", str(pid), "fd").iterdir()
-        return found | {str(link.stat().st_ino) for link in links if "memfd:khorovod" in os.readlink(link)}
     except OSError:
         return set()
+    opened = {inode for link, inode in _descriptors(pid) if "memfd:khorovod" in link}
+    return opened.union(re.findall(r" (\d+) +/memfd:khorovod", maps))
+
+
+def _descriptors(pid: int | str) -> list[tuple[str, str]]:
+    """What a process's descriptors refer to: name and inode."""
+    found = []
+    with contextlib.suppress(OSError):
+        for link in Path("/proc", str(pid), "fd").iterdir():
+            with contextlib.suppress(OSError):  # closed meanwhile; in this process, that of the list itself
+                found.append((os.readlink(link), str(link.stat().st_ino)))
+    return found
 
 
 def holders(wanted: Collection[str]) -> list[int]:
@@ -46,8 +56,7 @@ def unix_sockets(job: str) -> list[str]:
 
 def own_sockets() -> list[str]:
     """The inodes of this process's sockets."""
-    links = [os.readlink(link) for link in Path("/proc/self/fd").iterdir() if link.is_socket()]
-    return sorted(link.removeprefix("socket:[").removesuffix("]") for link in links)
+    return sorted(inode for link, inode in _descriptors("self") if link.startswith("socket:"))
 
 
 def sockets(wanted: Collection[str]) -> list[str]:
