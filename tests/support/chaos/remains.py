@@ -1,4 +1,4 @@
-"""What a job may leave behind: processes, mapped regions, sockets, files."""
+"""What /proc tells of a job: its processes, and what they may leave behind: regions, sockets, files."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ def _is_marked(pid: str, mark: bytes) -> bool:
         return Path("/proc", pid, "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def starved_seconds(pids: Collection[int]) -> float:
+    """The longest that one of these processes, ready to run, has waited for a core."""
+    waits = [0.0]
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            waits.append(int(Path("/proc", str(pid), "schedstat").read_text().split()[1]) / 1e9)
+    return max(waits)
 
 
 def regions(pid: int | str = "self") -> set[str]:

@@ -73,10 +73,14 @@ def begin(nursery: Nursery, script: Script, directory: Path, job: str, timeout: 
 
 
 def await_end(nursery: Nursery, born: dict[str, int], directory: Path) -> list[str]:
-    """Waits for all; what does not end in time, with where it stands."""
-    end = time.monotonic() + DEADLINE
+    """Waits for all; what does not end in time, with where it stands.
+
+    Time that a process of the job has spent waiting for a core does not count: that is no hang.
+    """
+    began = time.monotonic()
     while not set(born.values()) <= nursery.ends().keys():
-        if time.monotonic() > end:
+        waited = time.monotonic() - began
+        if waited > DEADLINE and waited > DEADLINE + remains.starved_seconds(nursery.alive()):
             return _interrogate(nursery, directory)
         time.sleep(0.003)
     return []
