@@ -138,8 +138,9 @@ def main(descriptor: int, parent: int) -> None:
     libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("whoever wanted children is gone")
-    import horovod.runner.cli  # noqa: F401
-    from tests.support.chaos import rank  # noqa: F401  what children need, imported once
+    # What children need, imported once; not the programs themselves, which each of them runs as its own.
+    import horovod.runner.supervisor  # noqa: F401
+    from tests.support.chaos import deeds, operations  # noqa: F401
 
     with socket.socket(fileno=descriptor) as connection:
         birth = _serve(connection)
