@@ -71,7 +71,7 @@ def run(session: Session) -> list[Row]:
         for case, row in zip(CASES, rows, strict=True):
             if row.status == "ok":
                 _attempt(case, row)
-    return session.finish(rows)
+    return [finished for row in rows for finished in session.finish([row])]
 
 
 def _attempt(case: Case, row: Row) -> None:
