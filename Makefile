@@ -11,7 +11,8 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-native test-python test-sanitizers test-stress fuzz bench peers lint format wheel clean help
+.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench peers lint format \
+        wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -37,11 +38,20 @@ ROUNDS ?= 20
 test-stress: $(STAMPS)/package $(STAMPS)/peers  ## The multi-process tests, ROUNDS times, with all cores loaded
 	$(BIN)/python tests/support/stress.py --rounds $(ROUNDS)
 
-MINUTES ?= 5
+fuzz: MINUTES ?= 5
 fuzz: $(STAMPS)/tools  ## Feed every native reader of bytes with anything, for MINUTES; needs clang
 	cmake --preset fuzz > build/fuzz.log 2>&1 || { cat build/fuzz.log; exit 1; }
 	cmake --build --preset fuzz
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
+
+SEED ?=
+test-chaos: MINUTES ?= 10
+test-chaos: $(STAMPS)/package  ## Random faults for MINUTES, and what the survivors tell; again with SEED=...
+	$(BIN)/python -m tests.support.chaos --minutes $(MINUTES) --seed "$(SEED)"
+
+RESTARTS ?= 1000
+test-restarts: $(STAMPS)/package  ## One job killed and started again, RESTARTS times: nothing may be left
+	$(BIN)/python -m tests.support.chaos --restarts $(RESTARTS) --seed "$(SEED)"
 
 bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and MPICH
 	$(BIN)/python -m benchmarks

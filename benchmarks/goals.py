@@ -177,6 +177,21 @@ def _memory(results: Results) -> Reading | None:
     return _worst(found, max)
 
 
+def _slowest(until: str) -> Read:
+    """The longest that any repetition took, with the median of its case."""
+
+    def read(results: Results) -> Reading | None:
+        rows = [row for row in results.rows if row.scenario == "faults" and row.key["until"] == until]
+        found = [
+            (max(row.series("seconds")), f"{row.key['what']}; median {row.median['seconds']:.3f} s")
+            for row in rows
+            if row.median
+        ]
+        return max(found, default=None)
+
+    return read
+
+
 def _case(key: dict[str, Any]) -> str:
     place = "in place" if key["place"] == "in" else "out of place"
     what = key.get("operation") or key.get("format")
@@ -258,5 +273,8 @@ GOALS = (
         "s",
         _metric("startup", "over_python", **RUN_PASS),
     ),
+    Goal("a rank is lost, every survivor has its error", "at most", 0.5, "s", _slowest("lost")),
+    Goal("a rank is killed, horovodrun has ended", "at most", 2, "s", _slowest("ended")),
+    Goal("Ctrl-C of horovodrun, all are gone", "at most", 2, "s", _slowest("interrupted")),
     Goal("import horovod", "at most", 0.1, "s", _metric("startup", "seconds", what="import horovod")),
 )

@@ -27,6 +27,10 @@ def document(results: Results, verdicts: Sequence[Verdict]) -> str:
         ("Start-up", _startup(results)),
         ("Idle, after one allreduce", _idle(results)),
         ("Memory per rank beyond the tensors (MB)", _memory(results)),
+        (
+            "Faults, 3 ranks that reduce (from the fault to the last survivor's error, or end)",
+            _faults(results),
+        ),
         ("Goals", goals_table(verdicts)),
     ]
     parts = [machine.sentence(results.machine)]
@@ -196,6 +200,15 @@ def _idle(results: Results) -> str:
 def _memory(results: Results) -> str:
     columns = {"engine": "engine_mb", "by init": "init_mb", "peak": "peak_mb", "of it shared": "shared_mb"}
     return _metrics(results, "memory", columns | {"proportional": "pss_mb"})
+
+
+def _faults(results: Results) -> str:
+    lines = []
+    for row in (row for row in results.rows if row.scenario == "faults"):
+        median = _cell(row, lambda row: duration(row.median["seconds"] * 1e6))
+        worst = _cell(row, lambda row: duration(max(row.series("seconds")) * 1e6))
+        lines.append((row.key["what"], median, worst, str(len(row.rounds))))
+    return table(("fault", "median", "worst", "repetitions"), lines)
 
 
 def _metrics(results: Results, scenario: str, columns: dict[str, str]) -> str:

@@ -9,6 +9,19 @@ from typing import Any
 from benchmarks.peers.base import Command, Compressing, Job, Library, Place, importable, one_process_per_rank
 
 
+def rank_variables(rank: int, size: int, job: str) -> dict[str, str]:
+    """What a launcher would tell a rank."""
+    return {
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(size),
+        "HOROVOD_LOCAL_RANK": str(rank),
+        "HOROVOD_LOCAL_SIZE": str(size),
+        "HOROVOD_CROSS_RANK": "0",
+        "HOROVOD_CROSS_SIZE": "1",
+        "HOROVOD_JOB_ID": job,
+    }
+
+
 class Hvd(Compressing):
     """`import horovod.numpy as hvd`."""
 
@@ -20,19 +33,7 @@ class Hvd(Compressing):
 
     def launch(self, job: Job) -> list[Command]:
         identity = secrets.token_hex(16)
-
-        def variables(rank: int) -> dict[str, str]:
-            return {
-                "HOROVOD_RANK": str(rank),
-                "HOROVOD_SIZE": str(job.size),
-                "HOROVOD_LOCAL_RANK": str(rank),
-                "HOROVOD_LOCAL_SIZE": str(job.size),
-                "HOROVOD_CROSS_RANK": "0",
-                "HOROVOD_CROSS_SIZE": "1",
-                "HOROVOD_JOB_ID": identity,
-            }
-
-        return one_process_per_rank(job, variables)
+        return one_process_per_rank(job, lambda rank: rank_variables(rank, job.size, identity))
 
     def load(self) -> None:
         self._hvd: Any = importlib.import_module("horovod.numpy")

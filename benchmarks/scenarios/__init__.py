@@ -7,6 +7,7 @@ from benchmarks.results import Row
 from benchmarks.scenarios import (
     bandwidth,
     batches,
+    faults,
     halves,
     idle,
     latency,
@@ -29,5 +30,5 @@ class Scenario:
 
 ALL = tuple(
     Scenario(module.NAME, (module.__doc__ or "").splitlines()[0], module.run)
-    for module in (latency, batches, bandwidth, operations, halves, timeline, startup, idle, memory)
+    for module in (latency, batches, bandwidth, operations, halves, timeline, startup, idle, memory, faults)
 )

@@ -43,7 +43,9 @@ def _results() -> Results:
         for ranks in (2, 4)
         for (peer, place), us in times.items()
     ]
-    return Results(MACHINE, latency + large + _operation_rows() + _half_rows() + _timeline_rows())
+    return Results(
+        MACHINE, latency + large + _operation_rows() + _half_rows() + _timeline_rows() + _fault_rows()
+    )
 
 
 def _operation_rows() -> list[Row]:
@@ -83,6 +85,18 @@ def _timeline_rows() -> list[Row]:
     ]
 
 
+def _fault_rows() -> list[Row]:
+    times = {
+        ("a kill", "lost"): [0.1, 0.3],
+        ("an exit", "lost"): [0.2, 0.6],
+        ("Ctrl-C", "interrupted"): [1, 1],
+    }
+    return [
+        Row("faults", "hvd", {"what": what, "until": until}, rounds=[{"seconds": s} for s in found]).finish()
+        for (what, until), found in times.items()
+    ]
+
+
 def test_completion_counts_from_the_last_arrival_to_the_last_return() -> None:
     ranks = [_rank([0, 10_000], [9_000, 16_000]), _rank([4_000, 11_000], [5_000, 12_000])]
     metrics = stats.calls_metrics(Calls(4, calls=2), ranks, communicates=True)
@@ -111,6 +125,9 @@ def test_counters_are_per_call_of_the_busiest_rank() -> None:
         ("bfloat16 over float32 of as many bytes", 1.25, False),
         ("timeline, 100 async tensors of 64 KiB", 1.0, True),
         ("timeline, 1 MiB allreduce", None, None),
+        ("a rank is lost, every survivor has its error", 0.6, False),
+        ("a rank is killed, horovodrun has ended", None, None),
+        ("Ctrl-C of horovodrun, all are gone", 1.0, True),
         ("import horovod", None, None),
     ],
 )
@@ -131,6 +148,7 @@ def test_the_document_has_every_table_that_was_measured() -> None:
     assert "1.010x" in text
     assert "alltoall, 4 KiB out of place" not in text  # not the worst over Gloo, and MPI counts from 1 MiB
     assert "alltoall, 1 MiB out of place, 4 ranks" in text
+    assert "an exit; median 0.400 s" in text
     assert "### Idle" not in text
 
 

@@ -66,7 +66,11 @@ void run_coordinator(Bytes input) {
     const bool sane = read_message(
         message, acknowledged,
         [&](const Announcement& announcement) { return book.announce(peer, announcement, 1); },
-        [](Bytes) {});
+        [](Bytes) {},
+        [&](const Complaints& complaints) {
+          for (const Complaint& item : complaints.items) book.waits_for({item.set, item.name});
+        },
+        [](const Account&) {});
     if (sane) book.acknowledge(peer, acknowledged);
     broken = !sane;
     if (broken || !book.anything_ready()) return;
@@ -78,7 +82,7 @@ void run_coordinator(Bytes input) {
       Decisions understood;
       CHECK(read_decisions(in, understood));
     }
-    book.pending();
+    book.waiting_since(1, 2);
   });
 }
 

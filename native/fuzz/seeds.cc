@@ -77,6 +77,8 @@ Input announcements(const std::vector<Request>& all, bool with_payload) {
         }
         if (payload) std::memset(message.reserve(payload_of(request)), 1, payload_of(request));
         if (peer == 1) write_traces(message, Input(3));
+        if (peer == 2) write_item(message, Complaints{round == 1, {{0, request.name, 61}}});
+        if (peer == 3) write_item(message, Account{"a line", {"pending"}, {"done", "before"}});
         add_message(out, peer, message);
       }
     }
@@ -142,6 +144,8 @@ std::vector<Decisions> all_decisions() {
                               plan_of(Kind::kInline, {entry_of("m")})}));
   all.push_back(
       decisions_of({plan_of(Kind::kFail, {entry_of("a")}), plan_of(Kind::kRun, {stands_in})}));
+  all.push_back(decisions_of({}));
+  all.back().stall = {.account_wanted = true, .heard = true, .report = "rank 2 is late"};
   return all;
 }
 
@@ -170,9 +174,18 @@ std::vector<Input> decision_seeds() {
 std::vector<Input> link_seeds() {
   Input departure;
   Input abort;
-  add_frame(departure, 2, {std::byte{2}});
-  add_frame(departure, 1, {});
-  add_frame(abort, 3, {std::byte{3}, std::byte{2}, std::byte{'n'}, std::byte{'o'}});
+  Writer words;
+  words.string("why");
+  Writer departed;
+  departed.u8(2);
+  departed.string("why");
+  Writer broken;
+  broken.u8(3);  // the code, the rank plus one, the message
+  broken.u8(2);
+  broken.string("no");
+  add_frame(departure, 2, input_of(departed));
+  add_frame(departure, 1, input_of(words));
+  add_frame(abort, 3, input_of(broken));
   std::vector<Input> seeds{departure, abort};
   for (const Input& message : decision_seeds()) add_frame(seeds.emplace_back(), 0, message);
   return seeds;

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jobs import Job, Start, job
+from tests.support.chaos.nursery import Nursery
 
 from horovod import _native
 
@@ -35,3 +36,17 @@ def plane(request: pytest.FixtureRequest) -> dict[str, str]:
     if not hasattr(_native.Engine, request.param):
         pytest.skip(f"this build has no {request.param} plane")
     return {"HOROVOD_CPU_OPERATIONS": request.param}
+
+
+@pytest.fixture(scope="session")
+def nurseries() -> Iterator[Nursery]:
+    """One process for all tests that forks ranks."""
+    with Nursery() as found:
+        yield found
+
+
+@pytest.fixture
+def nursery(nurseries: Nursery) -> Iterator[Nursery]:
+    """Where ranks come from quickly; a test's end is theirs."""
+    yield nurseries
+    nurseries.clear()

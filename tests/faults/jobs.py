@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.support.world import rank_environment
+
 DEADLINE = 60.0
 """A guard against hangs on a loaded machine, not a measurement."""
 
@@ -200,20 +202,6 @@ Start = Callable[..., Job]
 """The fixture: ``start(size, code, env, before)``."""
 
 
-def environment(rank: int, size: int, job_id: str) -> dict[str, str]:
-    """What a launcher tells a rank."""
-    return {
-        "HOROVOD_RANK": str(rank),
-        "HOROVOD_SIZE": str(size),
-        "HOROVOD_LOCAL_RANK": str(rank),
-        "HOROVOD_LOCAL_SIZE": str(size),
-        "HOROVOD_CROSS_RANK": "0",
-        "HOROVOD_CROSS_SIZE": "1",
-        "HOROVOD_JOB_ID": job_id,
-        "HOROVOD_HOSTNAME": "testhost",
-    }
-
-
 @contextmanager
 def job(
     directory: Path, size: int, code: str, env: Mapping[str, str] | None = None, before: str = ""
@@ -225,7 +213,7 @@ def job(
     world = Job(directory, f"KHOROVOD_TEST_MARK={mark}")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
     own = {"KHOROVOD_TEST_MARK": mark, "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1"}
-    common = {**kept, **own, **(env or {})}
+    own["HOROVOD_HOSTNAME"] = "testhost"
     try:
         for number in range(size):
             with (
@@ -234,7 +222,7 @@ def job(
             ):
                 process = subprocess.Popen(
                     [sys.executable, str(script)],
-                    env={**common, **environment(number, size, mark)},
+                    env={**kept, **own, **rank_environment(number, size, "auto", mark), **(env or {})},
                     stdin=subprocess.DEVNULL,
                     stdout=out,
                     stderr=err,
