@@ -37,12 +37,13 @@ class ScriptedLink : public Link {
   bool flush() override { return false; }
   bool backlog() const override { return false; }
   Status failure() const override { return broken_; }
-  void abort(Code code, const std::string& message) override {
-    if (broken_.ok()) broken_ = Status::error(code, message);
+  void abort(const Status& reason) override {
+    if (broken_.ok()) broken_ = reason;
   }
-  void leave(std::uint64_t) override {}
+  void leave(std::uint64_t, const std::string&) override {}
   int departed() const override { return -1; }
   bool has_left(int) const override { return false; }
+  std::string last_words(int) const override { return ""; }
   std::uint64_t left_after(int) const override { return 0; }
   std::uint32_t mark() const override { return 0; }
   bool news_since(std::uint32_t) const override { return true; }
