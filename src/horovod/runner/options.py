@@ -86,25 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     parser.set_defaults(settings={})
-    general = parser.add_argument_group("general")
-    general.add_argument("-h", "--help", action="store_true", help="show this text and exit")
-    general.add_argument("-v", "--version", action="store_true", help="show the version and exit")
-    general.add_argument(
-        "-cb",
-        "--check-build",
-        action="store_true",
-        help="show which frameworks and operations there are, and exit",
-    )
-    general.add_argument(
-        "--doctor", action="store_true", help="check this machine, say what to do about problems, and exit"
-    )
-    general.add_argument(
-        "--config-file",
-        type=Path,
-        metavar="FILE",
-        help="read settings from a YAML file; flags win over it, it wins over the environment",
-    )
-    general.add_argument("--verbose", action="store_true", help="say what the launcher does")
+    _add_general(parser)
     starting = parser.add_argument_group(_GROUP_TITLES["starting"])
     starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
     starting.add_argument(
@@ -134,6 +116,28 @@ def build_parser() -> argparse.ArgumentParser:
     for setting in settings_table():
         _add_setting(parser, groups, setting)
     return parser
+
+
+def _add_general(parser: argparse.ArgumentParser) -> None:
+    general = parser.add_argument_group("general")
+    general.add_argument("-h", "--help", action="store_true", help="show this text and exit")
+    general.add_argument("-v", "--version", action="store_true", help="show the version and exit")
+    general.add_argument(
+        "-cb",
+        "--check-build",
+        action="store_true",
+        help="show which frameworks and operations there are, and exit",
+    )
+    general.add_argument(
+        "--doctor", action="store_true", help="check this machine, say what to do about problems, and exit"
+    )
+    general.add_argument(
+        "--config-file",
+        type=Path,
+        metavar="FILE",
+        help="read settings from a YAML file; flags win over it, it wins over the environment",
+    )
+    general.add_argument("--verbose", action="store_true", help="say what the launcher does")
 
 
 def _add_setting(parser: argparse.ArgumentParser, groups: dict[str, Any], setting: Setting) -> None:

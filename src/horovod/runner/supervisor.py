@@ -105,7 +105,8 @@ class Supervisor:
         finally:
             signal.set_wakeup_fd(wakeup_before)
             for signum, handler in before.items():
-                signal.signal(signum, handler)
+                # Who is asked to end and does so must not lose its exit code to an impatient third Ctrl-C.
+                signal.signal(signum, signal.SIG_IGN if self._interrupts else handler)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             os.close(read_end)
             os.close(write_end)
