@@ -101,6 +101,10 @@ class ChannelError(Exception):
     """The other side ended the connection, is somebody else, or talks nonsense."""
 
 
+class NoRoomError(ChannelError):
+    """This process cannot have more descriptors: the other side is not to blame."""
+
+
 class Channel:
     """One end of a connection between two ranks of the same user on one machine."""
 
@@ -135,12 +139,12 @@ class Channel:
                     raise ChannelError(f"the connection broke ({explain(error)})") from None
             time.sleep(0.005)
 
-    def receive(self, timeout: float | None = None) -> tuple[Message, list[int]]:
+    def receive(self, timeout: float | None = None, most: int = MAX_DESCRIPTORS) -> tuple[Message, list[int]]:
         """One message and its descriptors, which the caller owns. ``TimeoutError`` if none comes."""
         self._socket.settimeout(timeout)
         try:
             data, descriptors, flags, _ = socket.recv_fds(
-                self._socket, MAX_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                self._socket, MAX_BYTES, most, socket.MSG_CMSG_CLOEXEC
             )
         except TimeoutError:
             raise
@@ -152,12 +156,15 @@ class Channel:
             if flags & socket.MSG_TRUNC:
                 raise ChannelError("a message was too long")
             if flags & socket.MSG_CTRUNC:
-                raise ChannelError(f"there was no room for the descriptors of a message: {open_files()}")
+                if len(descriptors) < most:
+                    raise NoRoomError(f"no room for the descriptors of a message: {open_files()}")
+                raise ChannelError("a message came with too many descriptors")
             return _decoder.decode(data), descriptors
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ChannelError) as error:
             for descriptor in descriptors:
                 os.close(descriptor)
-            raise ChannelError(str(error)) from None
+            kind = type(error) if isinstance(error, ChannelError) else ChannelError
+            raise kind(str(error)) from None
 
     def refuse(self, reason: str) -> None:
         """Says a last word."""

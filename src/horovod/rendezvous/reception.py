@@ -12,7 +12,15 @@ from contextlib import suppress
 from horovod.exceptions import InitError
 from horovod.rendezvous.claim import impostor
 from horovod.rendezvous.invitation import Deadline, Invitation, address
-from horovod.rendezvous.messages import LAST_SECONDS, Channel, ChannelError, Hello, Message, Refusal
+from horovod.rendezvous.messages import (
+    LAST_SECONDS,
+    Channel,
+    ChannelError,
+    Hello,
+    Message,
+    NoRoomError,
+    Refusal,
+)
 from horovod.rendezvous.strangers import Strangers
 
 _MOST_SILENT = 64  # connections that have not said anything
@@ -136,7 +144,9 @@ class Reception:
         if channel not in self._silent:
             return  # dropped in this round
         try:
-            message, descriptors = channel.receive(1.0)
+            message, descriptors = channel.receive(1.0, most=1)
+        except NoRoomError as error:
+            raise InitError(f"Rank 0 (host {self._invitation.host}, pid {os.getpid()}): {error}.") from None
         except (ChannelError, TimeoutError) as error:
             self._drop(channel, str(error))
             return
