@@ -23,7 +23,7 @@ os.environ["HOROVOD_START_TIMEOUT"] = "20"
 WORK = """
 import horovod.rendezvous.meeting  # its files are open no more when the limits begin
 import horovod
-horovod.__version__
+horovod.__version__ = horovod.__version__  # it is in a file
 before_init()
 tell_error(hvd.init)
 if hvd.is_initialized():
@@ -211,7 +211,7 @@ if HURT and "AGAIN" not in os.environ:
 
 @pytest.mark.parametrize("hurt", ["0", "1"])
 def test_no_memory_for_an_engine(start: Start, hurt: str) -> None:
-    job = start(3, f"MORE = {1 << 18}\n" + LITTLE_MEMORY + WORK, {"HURT": hurt}, BEFORE)
+    job = start(3, f"MORE = {3 << 20}\n" + LITTLE_MEMORY + WORK, {"HURT": hurt}, BEFORE)
     _assert_refused(job, f"Rank {hurt}", "ulimit -v")
 
 

@@ -133,7 +133,9 @@ def test_no_room_for_descriptors(pair: Pair) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     before = _open_descriptors()
     socket.send_fds(theirs, [msgspec.json.encode(Started())], [0] * 5)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 3, limits[1]))
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, limits[1]))
     try:
         with pytest.raises(NoRoomError, match="ulimit -n"):
             channel.receive(5)

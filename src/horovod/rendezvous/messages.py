@@ -166,6 +166,22 @@ class Channel:
             kind = type(error) if isinstance(error, ChannelError) else ChannelError
             raise kind(str(error)) from None
 
+    def trouble(self) -> str:
+        """Without taking anything: why the other side will not go on; "" if nothing speaks against it."""
+        self._socket.settimeout(0)
+        try:
+            data = self._socket.recv(MAX_BYTES, socket.MSG_PEEK)
+            if not data:
+                return "the other side closed the connection"
+            message = _decoder.decode(data)
+        except BlockingIOError:
+            return ""
+        except OSError as error:
+            return f"the connection broke ({explain(error)})"
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return str(error)
+        return message.reason if isinstance(message, Refusal) else ""
+
     def refuse(self, reason: str) -> None:
         """Says a last word."""
         with suppress(ChannelError, OSError):

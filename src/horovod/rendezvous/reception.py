@@ -76,9 +76,10 @@ class Reception:
     def refuse(self, reason: str) -> None:
         """There will be no world: tells everybody who is here, and for a moment those who still come."""
         end = time.monotonic() + LAST_SECONDS
-        for channel in self.guests.values():
+        here = [*self.guests.values(), *self._silent]
+        for channel in here:
             channel.refuse(reason)
-        for channel in self.guests.values():
+        for channel in here:
             channel.drain(end)
         late = self._invitation.size - 1 - len(self.guests)
         while self._spare:
