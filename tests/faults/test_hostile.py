@@ -14,8 +14,8 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from jobs import Job, Start, environment, until
-from tests.support.world import clean_environment
+from jobs import Job, Start, until
+from tests.support.world import clean_environment, rank_environment
 
 import horovod
 from horovod import _native
@@ -230,7 +230,7 @@ def test_two_processes_of_one_rank(start: Start) -> None:
     mark = job.mark.partition("=")[2]
     second = subprocess.run(
         [sys.executable, "-c", "import horovod.numpy as hvd; hvd.init()"],
-        env={**clean_environment(), **environment(0, 2, mark), "HOROVOD_START_TIMEOUT": "600"},
+        env={**clean_environment(), **rank_environment(0, 2, "auto", mark), "HOROVOD_START_TIMEOUT": "600"},
         capture_output=True,
         text=True,
         timeout=60,

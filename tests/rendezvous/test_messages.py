@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import threading
 import time
@@ -23,6 +24,7 @@ from horovod.rendezvous.messages import (
     Listening,
     Member,
     Message,
+    NoRoomError,
     Ready,
     Refusal,
     Roster,
@@ -121,8 +123,24 @@ def test_too_many_descriptors(pair: Pair) -> None:
     channel, theirs = pair
     before = _open_descriptors()
     socket.send_fds(theirs, [msgspec.json.encode(Started())], [0] * 253)
-    with pytest.raises(ChannelError, match="ulimit -n"):
+    with pytest.raises(ChannelError, match="too many descriptors"):
         channel.receive(5)
+    assert _open_descriptors() == before
+
+
+def test_no_room_for_descriptors(pair: Pair) -> None:
+    channel, theirs = pair
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = _open_descriptors()
+    socket.send_fds(theirs, [msgspec.json.encode(Started())], [0] * 5)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free + 2, limits[1]))
+    try:
+        with pytest.raises(NoRoomError, match="ulimit -n"):
+            channel.receive(5)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert _open_descriptors() == before
 
 

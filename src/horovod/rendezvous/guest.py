@@ -30,6 +30,7 @@ from horovod.rendezvous.messages import (
 from horovod.rendezvous.watching import Watcher
 
 _GRACE = 2.0  # seconds
+_CAUSE_SECONDS = 1.0
 
 
 class Guest:
@@ -190,10 +191,17 @@ class Guest:
             addresses = {peer: (at.address, at.port) for peer, at in enumerate(listeners)}
             try:
                 world.control, world.data = mesh.connect(
-                    rank, addresses, listener, secret, self.deadline.left()
+                    rank, addresses, listener, secret, self.deadline.left(), host.trouble
                 )
             except mesh.MeshError as error:
-                raise InitError(str(error)) from None
+                raise InitError(self._first_cause(host) or str(error)) from None
+
+    def _first_cause(self, host: Channel) -> str:
+        """A rank that cannot be reached may have left because of another: rank 0 knows, in a moment."""
+        end = time.monotonic() + _CAUSE_SECONDS
+        while not (cause := host.trouble()) and time.monotonic() < end:
+            time.sleep(0.01)
+        return cause
 
 
 def _check(roster: Roster, descriptors: int, size: int) -> None:

@@ -177,11 +177,20 @@ class Host:
             self._tell_all(Addresses([listeners[rank] for rank in range(self.invitation.size)]))
             addresses = {rank: (at.address, at.port) for rank, at in listeners.items()}
             try:
-                world.control, world.data = mesh.connect(0, addresses, listener, secret, self.deadline.left())
+                world.control, world.data = mesh.connect(
+                    0, addresses, listener, secret, self.deadline.left(), self._trouble
+                )
             except mesh.MeshError as error:
                 raise InitError(str(error)) from None
 
     # -- Talking with them
+
+    def _trouble(self) -> str:
+        for rank, channel in self.guests.items():
+            if problem := channel.trouble():
+                host = self.reception.hosts[rank]
+                return f"Rank {rank} (host {host}, pid {channel.peer_pid}) ended init(): {problem}"
+        return ""
 
     def _send(self, channel: Channel, message: Message, descriptors: list[int]) -> None:
         try:

@@ -15,7 +15,7 @@ import selectors
 import socket
 import struct
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from horovod.rendezvous.limits import explain
@@ -52,8 +52,12 @@ def connect(
     listener: socket.socket,
     secret: bytes,
     timeout: float,
+    trouble: Callable[[], str] = str,
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """Connects to every lower rank, waits for every higher one; control and data descriptors, by rank."""
+    """Connects to every lower rank, waits for every higher one; control and data descriptors, by rank.
+
+    While it waits, ``trouble`` is asked why that may be in vain; an answer ends it.
+    """
     deadline = time.monotonic() + timeout
     made: Connections = {}
     try:
@@ -61,7 +65,7 @@ def connect(
             for kind in (_CONTROL, _DATA):
                 made[peer, kind] = _call(rank, peer, kind, addresses[peer], secret, deadline)
         expected = {(peer, kind) for peer in range(rank + 1, len(addresses)) for kind in (_CONTROL, _DATA)}
-        made |= _Reception(rank, listener, secret, expected).wait(deadline)
+        made |= _Reception(rank, listener, secret, expected).wait(deadline, trouble)
     except BaseException:
         for descriptor in made.values():
             os.close(descriptor)
@@ -174,12 +178,14 @@ class _Reception:
         self._selector = selectors.PollSelector()
         self._strangers = Strangers(f"port {listener.getsockname()[1]} of rank {rank}")
 
-    def wait(self, deadline: float) -> Connections:
+    def wait(self, deadline: float, trouble: Callable[[], str]) -> Connections:
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
         try:
             while self._awaited and time.monotonic() < deadline:
-                for key, _ in self._selector.select(min(1.0, max(0.0, deadline - time.monotonic()))):
+                if problem := trouble():
+                    raise MeshError(problem)
+                for key, _ in self._selector.select(min(0.5, max(0.0, deadline - time.monotonic()))):
                     if key.fileobj is self._listener:
                         self._accept()
                     else:

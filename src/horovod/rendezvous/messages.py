@@ -106,6 +106,10 @@ class ChannelClosedError(ChannelError):
     """The other side ended the connection."""
 
 
+class NoRoomError(ChannelError):
+    """This process cannot have more descriptors: the other side is not to blame."""
+
+
 Incoming = TypeVar("Incoming")
 
 
@@ -147,12 +151,14 @@ class Packets(Generic[Incoming]):
                     raise ChannelError(f"the connection broke ({explain(error)})") from None
             time.sleep(0.005)
 
-    def receive(self, timeout: float | None = None) -> tuple[Incoming, list[int]]:
+    def receive(
+        self, timeout: float | None = None, most: int = MAX_DESCRIPTORS
+    ) -> tuple[Incoming, list[int]]:
         """One message and its descriptors, which the caller owns. ``TimeoutError`` if none comes."""
         self._socket.settimeout(timeout)
         try:
             data, descriptors, flags, _ = socket.recv_fds(
-                self._socket, MAX_BYTES, MAX_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
+                self._socket, MAX_BYTES, most, socket.MSG_CMSG_CLOEXEC
             )
         except TimeoutError:
             raise
@@ -164,7 +170,9 @@ class Packets(Generic[Incoming]):
             if flags & socket.MSG_TRUNC:
                 raise ChannelError("a message was too long")
             if flags & socket.MSG_CTRUNC:
-                raise ChannelError(f"there was no room for the descriptors of a message: {open_files()}")
+                if len(descriptors) < most:
+                    raise NoRoomError(f"no room for the descriptors of a message: {open_files()}")
+                raise ChannelError("a message came with too many descriptors")
             return self._decoder.decode(data), descriptors
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ChannelError) as error:
             for descriptor in descriptors:
@@ -187,6 +195,22 @@ class Channel(Packets[Message]):
 
     def __init__(self, sock: socket.socket) -> None:
         super().__init__(sock, _decoder)
+
+    def trouble(self) -> str:
+        """Without taking anything: why the other side will not go on; "" if nothing speaks against it."""
+        self._socket.settimeout(0)
+        try:
+            data = self._socket.recv(MAX_BYTES, socket.MSG_PEEK)
+            if not data:
+                return "the other side closed the connection"
+            message = _decoder.decode(data)
+        except BlockingIOError:
+            return ""
+        except OSError as error:
+            return f"the connection broke ({explain(error)})"
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return str(error)
+        return message.reason if isinstance(message, Refusal) else ""
 
     def refuse(self, reason: str) -> None:
         """Says a last word."""

@@ -12,7 +12,15 @@ from contextlib import suppress
 from horovod.exceptions import InitError
 from horovod.rendezvous.claim import impostor
 from horovod.rendezvous.invitation import Deadline, Invitation, address
-from horovod.rendezvous.messages import LAST_SECONDS, Channel, ChannelError, Hello, Message, Refusal
+from horovod.rendezvous.messages import (
+    LAST_SECONDS,
+    Channel,
+    ChannelError,
+    Hello,
+    Message,
+    NoRoomError,
+    Refusal,
+)
 from horovod.rendezvous.strangers import Strangers
 
 _MOST_SILENT = 64  # connections that have not said anything
@@ -68,9 +76,10 @@ class Reception:
     def refuse(self, reason: str) -> None:
         """There will be no world: tells everybody who is here, and for a moment those who still come."""
         end = time.monotonic() + LAST_SECONDS
-        for channel in self.guests.values():
+        here = [*self.guests.values(), *self._silent]
+        for channel in here:
             channel.refuse(reason)
-        for channel in self.guests.values():
+        for channel in here:
             channel.drain(end)
         late = self._invitation.size - 1 - len(self.guests)
         while self._spare:
@@ -136,7 +145,9 @@ class Reception:
         if channel not in self._silent:
             return  # dropped in this round
         try:
-            message, descriptors = channel.receive(1.0)
+            message, descriptors = channel.receive(1.0, most=1)
+        except NoRoomError as error:
+            raise InitError(f"Rank 0 (host {self._invitation.host}, pid {os.getpid()}): {error}.") from None
         except (ChannelError, TimeoutError) as error:
             self._drop(channel, str(error))
             return
