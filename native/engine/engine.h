@@ -160,6 +160,7 @@ class Engine {
   void check_world(bool quiet, int departed);
   bool stuck_on_departed(int& blocker);
   Status departure(int rank) const;
+  void give_up(Status reason);
   void fail_everything(Status reason);
   std::string describe_pending() const;
   Wanted wanted_news() const;

@@ -22,9 +22,7 @@ bool Engine::stuck_on_departed(int& blocker) {
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire);
       dead >= 0 && !world_.link->has_left(dead)) {
-    Status lost = Status::lost(dead, describe_peer(dead) + " died");
-    world_.link->abort(lost);
-    return fail_everything(std::move(lost));
+    return give_up(Status::lost(dead, describe_peer(dead) + " died"));
   }
   Status failure = world_.link->failure();
   if (failure.ok() && !world_.plane->failure().ok()) {
@@ -33,22 +31,24 @@ void Engine::check_world(bool quiet, int departed) {
     failure = world_.link->failure();
     if (failure.ok()) failure = world_.plane->failure();
   }
-  if (!failure.ok()) {
-    world_.link->abort(failure);
-    return fail_everything(std::move(failure));
-  }
+  if (!failure.ok()) return give_up(std::move(failure));
   if (!quiet || departed < 0 || waiting_ == 0) return;
   if (running_.empty()) {
     if (world_.link->left_after(departed) > carried_out_) return;
-    return fail_everything(departure(departed));
+    return give_up(departure(departed));
   }
   int blocker = -1;
   if (!world_.plane->notices_departures() && stuck_on_departed(blocker)) {
-    // Others may wait for this rank to move bytes, which it now never will.
     Status lost = departure(blocker);
-    world_.link->abort(lost);
-    fail_everything(std::move(lost));
+    if (blocker != departed) lost.message += "; " + describe_peer(departed) + " had done so before";
+    give_up(std::move(lost));
   }
+}
+
+// Others may wait for this rank to move bytes, which it now never will: they must know.
+void Engine::give_up(Status reason) {
+  world_.link->abort(reason);
+  fail_everything(std::move(reason));
 }
 
 // Of a rank that left because its program ended, whoever started it may know the exit code.
