@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod._config import Settings, as_environment, settings_table
@@ -129,11 +129,13 @@ def test_every_default_survives_the_environment(setting):
     assert Settings.from_env(environ) == Settings()
 
 
+@settings(deadline=None)
 @given(st.floats(min_value=0, allow_infinity=False))
 def test_floats_reach_the_workers_exactly(value):
     assert Settings.from_env(as_environment({"cycle_time_ms": value})).cycle_time_ms == value
 
 
+@settings(deadline=None)
 @given(st.integers(min_value=0, max_value=1 << 40))
 def test_megabytes_become_bytes(megabytes):
     [flag] = next(setting.flags for setting in TABLE if setting.name == "fusion_threshold")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.rendezvous.addresses import launcher_address
@@ -119,6 +119,7 @@ def test_cpu_ranges(cpus, text):
     assert cpu_ranges(cpus) == text
 
 
+@settings(deadline=None)
 @given(st.sets(st.integers(0, 300)))
 def test_cpu_ranges_hold_every_cpu(cpus):
     read: set[int] = set()

@@ -250,6 +250,18 @@ def test_the_table_is_told_once_when_all_are_there():
     served.selector.close()
 
 
+def test_who_has_called_before_the_end_is_heard():
+    served = Served(verbose=True)
+    with served.call(), served.call() as early:
+        served.settle()
+        assert [check_in(served.job_id, facts(rank)) for rank in range(SIZE)] == [True] * SIZE
+        early.send(b"nonsense")
+        served.desk.finish()
+    assert len(served.said) == 1 + SIZE + 1
+    assert served.desk.fileno() == -1
+    served.selector.close()
+
+
 def test_a_table_cannot_move_the_cursor():
     lines = roll_call([facts(0, host="\x1b[2J\n", cpus="")])
     assert lines[1].split() == ["0", "?[2J?", "1", "-", "shm"]

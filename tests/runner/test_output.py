@@ -6,7 +6,7 @@ import fcntl
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.runner.output import MAX_LINE, LineSplitter, Sink, Tail, open_sinks, prefixer
@@ -34,6 +34,7 @@ def test_lines(chunks, lines):
     assert split(*chunks) == lines
 
 
+@settings(deadline=None)
 @given(st.lists(st.binary(max_size=20) | st.sampled_from([b"\r", b"\n", b"\r\n"])))
 def test_no_byte_is_lost_however_it_is_cut(chunks):
     whole = b"".join(chunks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from horovod.runner.report import (
@@ -87,6 +87,7 @@ lines_of_text = st.lists(
 )
 
 
+@settings(deadline=None)
 @given(lines_of_text, st.integers(-64, 255).filter(bool), st.integers(1, 300), st.integers(0, 2))
 def test_reports_are_short(tail, code, size, oom_kills):
     blamed = ended(0, code, 2, tuple(tail))

@@ -9,6 +9,7 @@ and those who say nothing are the first to go. Knows nothing of processes: it is
 from __future__ import annotations
 
 import os
+import select
 import selectors
 import socket
 from collections.abc import Callable, Sequence
@@ -76,6 +77,17 @@ class Desk:
         for caller in [caller for caller in self._callers if caller.asks_about == rank]:
             self._answer(caller, how)
 
+    def finish(self) -> None:
+        """The job is over. Hear who has called already, since a rank may check in and end at once; close."""
+        if self._verbose and self._selector is not None:
+            for _ in range(BACKLOG):
+                if not self._on_call():
+                    break
+            for caller in [caller for caller in self._callers if caller.asks_about is None]:
+                if _has_news(caller.channel):
+                    self._on_request(caller)
+        self.close()
+
     def close(self) -> None:
         """Send everybody home. May be called again."""
         for caller in list(self._callers):
@@ -97,28 +109,30 @@ class Desk:
         self._requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(desk.Request)
         self._can_speak = True
 
-    def _on_call(self) -> None:
+    def _on_call(self) -> bool:
+        """Let one caller in; whether there was one."""
         if not self._can_speak:
             self._learn_to_speak()
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
-            return
+            return False
         except OSError as error:  # no descriptor, no memory
             if not self._make_room():
                 self._refuse(f"the ranks cannot be answered any more ({error.strerror})")
                 self.close()
-            return
+            return False
         if len(self._callers) >= self._limit:
             self._make_room()
         try:
             caller = _Caller(self._messages.Packets(connection, self._requests))
         except self._messages.ChannelError as error:
             self._refuse(f"a caller was turned away: {error}")
-            return
+            return True
         self._callers.append(caller)
         assert self._selector is not None
         self._selector.register(caller.channel, selectors.EVENT_READ, lambda: self._on_request(caller))
+        return True
 
     def _on_request(self, caller: _Caller) -> None:
         if caller.gone:  # by what happened since the selector saw it
@@ -179,6 +193,12 @@ class Desk:
         if not self._has_refused:
             self._has_refused = True
             self._say(why)
+
+
+def _has_news(channel: Packets[Request]) -> bool:
+    poll = select.poll()
+    poll.register(channel, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def roll_call(present: Sequence[CheckIn]) -> list[str]:

@@ -79,7 +79,7 @@ class Supervisor:
                 self._desk.serve(self._selector)
             self._see_through()
             if self._desk is not None:
-                self._desk.close()
+                self._desk.finish()
             self._wind_down()
             code = self._conclude(started_at)
             self._empty_sinks()
