@@ -69,7 +69,7 @@ def _error_of_init(absent: list[int]) -> Raised | None:
 @pytest.mark.parametrize("plane", PLANES)
 @pytest.mark.parametrize("absent", [[1], [2], [1, 3]], ids=str)
 def test_missing_ranks_are_named(start_workers: StartWorkers, absent: list[int], plane: str) -> None:
-    world = start_workers(4, plane, {"HOROVOD_START_TIMEOUT": "1"})
+    world = start_workers(4, plane, {"HOROVOD_START_TIMEOUT": "4"})
     outcomes = world.run(_error_of_init, absent)
     assert_raised(
         outcomes[:1], "InitError", f"rank(s) {', '.join(map(str, absent))} of 4", "HOROVOD_START_TIMEOUT"
