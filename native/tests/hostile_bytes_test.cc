@@ -13,15 +13,16 @@ namespace {
 std::atomic<std::size_t> largest{0};  // allocation since it was reset
 }
 
-void* operator new(std::size_t size) {
+// Not inlined: the compiler would see free() on what it takes for another function's memory.
+[[gnu::noinline]] void* operator new(std::size_t size) {
   std::size_t seen = largest.load(std::memory_order_relaxed);
   while (size > seen && !largest.compare_exchange_weak(seen, size)) {
   }
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
 namespace khorovod::fuzz {
 
