@@ -182,7 +182,7 @@ def test_random_bytes(data: bytes) -> None:
         channel.close()
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=mutated([msgspec.json.encode(message) for message in MESSAGES]), descriptors=st.integers(0, 2))
 def test_what_was_a_message(data: bytes, descriptors: int) -> None:
     before = _open_descriptors()
