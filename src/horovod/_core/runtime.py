@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
 
 
+EXIT_SECONDS = 2.0
+"""How long the end of the program waits for an ``init()`` or ``shutdown()`` that is under way."""
+
+
 @dataclass(frozen=True)
 class Runtime:
     """One generation of the world, as this process sees it."""
@@ -51,6 +55,7 @@ class Runtime:
 
 _lock = threading.Lock()
 _current: Runtime | None = None
+_ending: Runtime | None = None  # while shutdown() is at work, for a child that is forked meanwhile
 _generations: Counter[str] = Counter()  # by job: an elastic rank may be in one world more than another
 _forked = False
 
@@ -105,13 +110,18 @@ def shutdown(last_words: str = "") -> None:
 
     ``last_words`` are for the ranks that still wait for this one.
     """
-    global _current
     _refuse_in_callback("shutdown()")
     with _lock:
-        if _current is not None:
-            ended, _current = _current, None
-            ended.engine.shutdown(last_words)
-            ended.give_up_claim()
+        _end(last_words)
+
+
+def _end(last_words: str) -> None:
+    global _current, _ending
+    if _current is not None:
+        _ending, _current = _current, None
+        _ending.engine.shutdown(last_words)
+        _ending.give_up_claim()
+        _ending = None
 
 
 def is_initialized() -> bool:
@@ -219,16 +229,23 @@ def _nanoseconds(seconds: float) -> int:
 
 
 def _leave() -> None:
-    shutdown(observer.how_the_program_ends())
+    # A thread that ends with the program may be in init(), for as long as the other ranks take to come.
+    if _lock.acquire(timeout=EXIT_SECONDS):
+        try:
+            _end(observer.how_the_program_ends())
+        finally:
+            _lock.release()
 
 
 def _after_fork_in_child() -> None:
-    global _current, _forked, _lock
+    global _current, _ending, _forked, _lock
     _lock = threading.Lock()  # the parent's other threads may have held it
-    if _current is not None:
-        _current.engine.abandon_in_child()
-        _current.give_up_claim()
-        _current, _forked = None, True
+    for runtime in (_current, _ending):
+        if runtime is not None:
+            runtime.engine.abandon_in_child()
+            runtime.give_up_claim()
+            _forked = True
+    _current = _ending = None
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
