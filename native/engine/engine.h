@@ -159,6 +159,7 @@ class Engine {
   void publish_finished();
   void check_world(bool quiet, int departed);
   bool stuck_on_departed(int& blocker);
+  int awaited_in_vain(int first) const;
   Status departure(int rank) const;
   void give_up(Status reason);
   void fail_everything(Status reason);

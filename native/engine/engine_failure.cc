@@ -15,6 +15,20 @@ bool Engine::stuck_on_departed(int& blocker) {
   return !moved;
 }
 
+// A rank that has left though operations here wait for it, or -1; best the one that left first:
+// others may have left because of it. Without the coordinator nothing goes on.
+int Engine::awaited_in_vain(int first) const {
+  int found = world_.rank != 0 && world_.link->has_left(0) ? 0 : -1;
+  const std::lock_guard lock(submit_mutex_);
+  for (const auto& [key, operation] : in_flight_) {
+    for (const int rank : operation->members->ranks) {
+      if (rank == first) return first;
+      if (rank != world_.rank && world_.link->has_left(rank)) found = rank;
+    }
+  }
+  return found;
+}
+
 // `departed` was read before the last look for work: if nothing moved since, a rank that left
 // cannot have left anything behind that would still complete what waits here; unless it carried out
 // a batch of decisions that has yet to come from the coordinator, who tells one rank after the
@@ -34,8 +48,9 @@ void Engine::check_world(bool quiet, int departed) {
   if (!failure.ok()) return give_up(std::move(failure));
   if (!quiet || departed < 0 || waiting_ == 0) return;
   if (running_.empty()) {
-    if (world_.link->left_after(departed) > carried_out_) return;
-    return give_up(departure(departed));
+    const int awaited = awaited_in_vain(departed);
+    if (awaited < 0 || world_.link->left_after(awaited) > carried_out_) return;
+    return give_up(departure(awaited));
   }
   int blocker = -1;
   if (!world_.plane->notices_departures() && stuck_on_departed(blocker)) {

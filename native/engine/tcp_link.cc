@@ -136,7 +136,6 @@ bool TcpLink::on_frame(Line& line, Bytes frame, const Receiver& receiver) {
       std::string message = in.string();
       if (!in.done() || whom > lines_.size() + 1) return false;
       const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::kInternal);
-      abort_known_ = true;
       broken_ = {known ? static_cast<Code>(code) : Code::kInternal, std::move(message),
                  static_cast<int>(whom) - 1};
       return true;
@@ -178,9 +177,11 @@ void TcpLink::set_departed(int rank) {
 // ---------------------------------------------------------------------------------------------------
 // Ending
 
+// Also by who has heard it from another: whoever sees the end of this rank's connections must have
+// heard before it why they ended.
 void TcpLink::abort(const Status& reason) {
   if (broken_.ok()) broken_ = reason;
-  if (std::exchange(abort_known_, true)) return;
+  if (std::exchange(abort_told_, true)) return;
   outgoing_.clear();
   outgoing_.u8(static_cast<std::uint8_t>(Tag::kAbort));
   outgoing_.u8(static_cast<std::uint8_t>(reason.code));

@@ -93,7 +93,7 @@ class TcpLink : public Link {
   const std::vector<int> companions_;
   UniqueFd bell_;  // wakes a caller that drives
   Status broken_;
-  bool abort_known_ = false;  // to everybody: sent or received
+  bool abort_told_ = false;  // to everybody, by this rank
   Writer outgoing_;
   std::vector<pollfd> poll_;
 

@@ -293,3 +293,34 @@ def test_a_rank_that_never_comes_is_named(start: Start) -> None:
         (told,) = rank.told()
         assert told["error"] == "InitError"
         assert "for rank(s) 2 of 3" in told["message"]
+
+
+OTHER_SET = """
+pair = hvd.ProcessSet([0, 2])
+hvd.init(process_sets=[pair])
+hvd.barrier()
+if RANK == 1:
+    hvd.shutdown()
+    flag("gone")
+else:
+    await_flag("gone")
+    for step in range(3):
+        if RANK == 2:
+            time.sleep(0.2)
+        for count in (3, 1 << 18):
+            result = hvd.allreduce(np.full(count, RANK + 1.0), op=hvd.Sum, name=f"{count}", process_set=pair)
+            assert np.all(result == 4.0)
+    tell(done=True)
+    tell_error(hvd.allreduce, np.ones(3), name="all")
+"""
+
+
+def test_a_rank_that_nobody_needs_may_go(start: Start, plane: dict[str, str]) -> None:
+    """The others go on in a process set without it, until they call for it."""
+    job = start(3, OTHER_SET, plane)
+    assert job[1].wait() == 0
+    for survivor in job.others(1):
+        survivor.assert_quiet_exit()
+        done, lost = survivor.told()
+        assert done == {"done": True}
+        assert_named(survivor, job[1], lost, "has shut down")
