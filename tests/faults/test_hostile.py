@@ -270,6 +270,9 @@ tell_error(hvd.init)
 SABOTAGE = """
 hvd.init()
 hvd.barrier()
+flag(f"ready.{RANK}")
+for rank in range(SIZE):
+    await_flag(f"ready.{rank}")
 def sockets_to(rank):
     # In the order in which they were made: control, then data.
     found = {}
