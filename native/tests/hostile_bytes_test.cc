@@ -21,6 +21,14 @@ std::atomic<std::size_t> largest{0};  // allocation since it was reset
   if (void* memory = std::malloc(size)) return memory;
   throw std::bad_alloc();
 }
+// What std::stable_sort asks for.
+[[gnu::noinline]] void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  try {
+    return operator new(size);
+  } catch (const std::bad_alloc&) {
+    return nullptr;
+  }
+}
 [[gnu::noinline]] void operator delete(void* memory) noexcept { std::free(memory); }
 [[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
 
