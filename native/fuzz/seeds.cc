@@ -58,13 +58,14 @@ void add_message(Writer& out, int peer, const Writer& message) {
 }
 
 // All ranks announce all of the requests, one after the other; then again, by the ids they got.
-Input announcements(const std::vector<Request>& all, bool with_payload) {
+// Alike: in one message, which stands for that of every rank.
+Input announcements(const std::vector<Request>& all, bool with_payload, bool alike) {
   Writer out;
   for (int round = 0; round < 2; ++round) {
     std::uint32_t id = 0;
     for (const Request& request : all) {
       ++id;
-      for (int peer = 0; peer < kRanks; ++peer) {
+      for (int peer = 0; peer < (alike ? 1 : kRanks); ++peer) {
         const bool roots = request.kind != OpKind::kBroadcast || peer == request.root;
         const bool payload = with_payload && roots && request.kind < OpKind::kBarrier &&
                              request.kind != OpKind::kAlltoall;
@@ -79,7 +80,7 @@ Input announcements(const std::vector<Request>& all, bool with_payload) {
         if (peer == 1) write_traces(message, Input(3));
         if (peer == 2) write_item(message, Complaints{round == 1, {{0, request.name, 61}}});
         if (peer == 3) write_item(message, Account{"a line", {"pending"}, {"done", "before"}});
-        add_message(out, peer, message);
+        add_message(out, alike ? kAllAlike : peer, message);
       }
     }
   }
@@ -194,10 +195,13 @@ std::vector<Input> link_seeds() {
 std::vector<Input> coordinator_seeds() {
   std::vector<Input> seeds;
   for (const Request& request : requests()) {
-    seeds.push_back(announcements({request}, false));
-    seeds.push_back(announcements({request}, true));
+    for (const bool alike : {false, true}) {
+      seeds.push_back(announcements({request}, false, alike));
+      seeds.push_back(announcements({request}, true, alike));
+    }
   }
-  seeds.push_back(announcements(requests(), true));
+  seeds.push_back(announcements(requests(), true, false));
+  seeds.push_back(announcements(requests(), false, true));
   return seeds;
 }
 
