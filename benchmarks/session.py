@@ -98,7 +98,8 @@ class Session:
 
         for action in (calibrate, *[measure] * self.options.rounds):
             for turn in turns:
-                if turn.row.status == "ok" and turn.spent < self.options.patience:
+                # Once at least: a world that was slow to start, or a loaded machine, is no result.
+                if turn.row.status == "ok" and (not turn.row.rounds or turn.spent < self.options.patience):
                     began = time.monotonic()
                     self._attempt(turn.row, partial(action, turn))
                     turn.spent += time.monotonic() - began
