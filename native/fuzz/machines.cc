@@ -74,7 +74,11 @@ class TouchingPlane : public DataPlane {
     for (const auto* streams : {&work.streams, &work.receive}) {
       for (const Stream& stream : *streams) {
         CHECK(stream.count <= work.longest);
-        for (const Segment& segment : stream.segments) touch(segment, element);
+        for (const Segment& segment : stream.segments) {
+          // Everybody gets the result of a reduction.
+          CHECK(work.movement != Movement::kAllreduce || (segment.in && segment.out));
+          touch(segment, element);
+        }
       }
     }
     const bool one_by_one =
