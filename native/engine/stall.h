@@ -11,7 +11,6 @@
 
 #include "base/clock.h"
 #include "base/wire.h"
-#include "engine/op_key.h"
 
 namespace khorovod {
 
