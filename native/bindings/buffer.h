@@ -1,5 +1,5 @@
-// A Python object's memory as the engine wants it: contiguous, of a known type. Made, used and
-// destroyed with the GIL held.
+// A Python object's memory as the engine wants it: contiguous, in main memory, of a known type.
+// Made, used and destroyed with the GIL held.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "bindings/dlpack.h"
 
 namespace khorovod {
 
@@ -21,19 +22,28 @@ class BufferView {
   BufferView& operator=(const BufferView&) = delete;
   ~BufferView();
 
-  // Once. Throws ValueError or TypeError that says what is wrong with `object`.
+  // Once. Takes what has the buffer protocol (NumPy) or speaks DLPack (tensors of frameworks).
+  // Throws ValueError or TypeError that says what is wrong with `object`.
   void open(nanobind::handle object, Access access);
 
-  std::byte* data() const { return static_cast<std::byte*>(view_.buf); }
-  std::size_t bytes() const { return static_cast<std::size_t>(view_.len); }
+  std::byte* data() const { return data_; }
+  std::size_t bytes() const { return bytes_; }
   DType dtype() const { return dtype_; }
-  std::vector<std::int64_t> shape() const { return {view_.shape, view_.shape + view_.ndim}; }
+  std::vector<std::int64_t> shape() const { return {shape_, shape_ + ndim_}; }
 
  private:
+  void open_buffer(nanobind::handle object, Access access);
+  void open_tensor(nanobind::handle object, Access access);
+  void describe(const dlpack::Tensor& tensor, Access access);
   void release();
 
-  Py_buffer view_ = {};
+  std::byte* data_ = nullptr;
+  std::size_t bytes_ = 0;
+  const std::int64_t* shape_ = nullptr;  // the exporter's
+  int ndim_ = 0;
   DType dtype_ = DType::kUint8;
+  Py_buffer view_ = {};    // of a buffer
+  nanobind::object kept_;  // of a tensor: itself, or the capsule that it gave
 };
 
 }  // namespace khorovod

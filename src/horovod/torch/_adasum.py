@@ -1,0 +1,62 @@
+"""Training with Adasum: every rank makes its own step, and the steps are combined."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from horovod._core.process_sets import global_process_set
+from horovod._core.reduction import Adasum
+from horovod.torch._differentiable import grouped_allreduce
+from horovod.torch.compression import Compressor
+
+
+class AdasumOptimizer(torch.optim.Optimizer):
+    """What :func:`~horovod.torch.optimizer.DistributedOptimizer` adds to an optimizer if ``op`` is ``Adasum``.
+
+    The wrapped optimizer steps as it would alone; what it changed is reduced by Adasum and added to where the
+    parameters were.
+    """
+
+    _compression: type[Compressor]
+    _names: dict[torch.Tensor, str]
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+        """Steps, and combines the steps of all ranks."""
+        params = [param for group in self.param_groups for param in group["params"] if param.requires_grad]
+        before = [param.detach().clone() for param in params]
+        loss = super().step(closure)  # type: ignore[safe-super]
+        deltas = [param.detach() - start for param, start in zip(params, before, strict=True)]
+        with torch.no_grad():
+            combined = self._combine(deltas)
+            for param, start, delta in zip(params, before, combined, strict=True):
+                param.copy_(start + delta)
+        return loss
+
+    step.hooked = True  # type: ignore[attr-defined]  # the wrapped optimizer's step calls the hooks
+
+    def _combine(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
+        return grouped_allreduce(
+            [delta.contiguous() for delta in deltas],
+            op=Adasum,
+            name="DistributedAdasumOptimizer",
+            compression=self._compression,
+            process_set=global_process_set,
+        )
+
+    def synchronize(self) -> None:
+        """Does nothing: gradients are not reduced, steps are."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Not possible here."""
+        raise AssertionError("skip_synchronize() does not go with op=hvd.Adasum: there is nothing to skip.")
+        yield
+
+    def set_backward_passes_per_step(self, passes: int) -> None:  # noqa: ARG002
+        """Gradients may be accumulated over any number of passes."""
+
+
