@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for scenario in scenarios.ALL:
             print(f"{scenario.name:10} {scenario.about}")
         return 0
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: jobs here are interrupted
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
     saved = options.out / "results.json"
     results = Results.load(saved) if options.report_only else _measure(options)

@@ -314,6 +314,20 @@ bool Engine::advance_plane() {
 }
 
 bool Engine::step() {
+  try {
+    return try_step();
+  } catch (const std::exception& error) {
+    // No memory, no more threads: whatever was half done, this rank can go on no more. The others
+    // must know, and nobody here may wait.
+    reserve_.reset();
+    give_up(Status::error(Code::kInternal, describe_peer(world_.rank) +
+                                               " cannot go on: " + error.what() +
+                                               "; give it more memory, or fewer tasks"));
+    return true;
+  }
+}
+
+bool Engine::try_step() {
   if (broken_) return false;
   const int departed = world_.link->departed();
   const Nanoseconds began = now_ns();

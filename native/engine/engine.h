@@ -123,6 +123,7 @@ class Engine {
   WaitResult drive(Operation& operation);
   bool spin_for_news(std::uint32_t mark) const;
   bool step();
+  bool try_step();
   bool receive();
   bool advance_plane();
   bool announce_submissions();
@@ -292,6 +293,8 @@ class Engine {
   std::atomic<int> local_waiters_{0};
   std::atomic<bool> account_due_{false};  // `place_` is new
 
+  // Given back when memory runs out, so that the end can be told.
+  std::unique_ptr<std::byte[]> reserve_ = std::make_unique_for_overwrite<std::byte[]>(256 * 1024);
   EventLog events_;
   Counters counters_;
   CompletionPool pool_{2};

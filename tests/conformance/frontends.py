@@ -7,6 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.conformance.calls import Array, Call
@@ -96,7 +97,30 @@ class NumpyFrontend(Frontend):
         return tensor
 
 
-FRONTENDS: dict[str, type[Frontend]] = {"numpy": NumpyFrontend}
+class TorchFrontend(Frontend):
+    """``horovod.torch``. Tensors are contiguous: others are refused, which tests/torch checks."""
+
+    module = "horovod.torch"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.torch = importlib.import_module("torch")
+        self.torch.set_num_threads(1)
+
+    def tensor(self, array: Array) -> Any:
+        copied = np.array(array, order="C")
+        if copied.dtype.name == "bfloat16":
+            return self.torch.from_numpy(copied.view(np.int16)).view(self.torch.bfloat16)
+        return self.torch.from_numpy(copied)
+
+    def array(self, tensor: Any) -> Array:
+        assert isinstance(tensor, self.torch.Tensor), f"a {type(tensor).__name__} is no tensor"
+        if tensor.dtype == self.torch.bfloat16:
+            return tensor.view(self.torch.int16).numpy().view(ml_dtypes.bfloat16)
+        return tensor.numpy()
+
+
+FRONTENDS: dict[str, type[Frontend]] = {"numpy": NumpyFrontend, "torch": TorchFrontend}
 
 
 @functools.cache

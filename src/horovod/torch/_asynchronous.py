@@ -6,10 +6,12 @@ from collections.abc import Sequence
 
 import torch
 
+from horovod._core.compression import engine_code
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import SIMPLE, Average, known, reduction_of
 from horovod.torch._outputs import Wrap, empty_like
 from horovod.torch._routes import engine_for, engine_for_group
+from horovod.torch.compression import Compression, Compressor
 
 Tensor = torch.Tensor
 
@@ -22,6 +24,8 @@ def allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> int:
     """Starts an :func:`allreduce` into a new tensor and returns its handle.
 
@@ -36,7 +40,7 @@ def allreduce_async(
         op,
         prescale_factor,
         postscale_factor,
-        0,
+        engine_code(compression),
         process_set.process_set_id,
     )
 
@@ -49,12 +53,14 @@ def allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> int:
     """:func:`allreduce_async` in place."""
     if average is not None or op not in SIMPLE:
         op = reduction_of(op, average, process_set.process_set_id)
     return engine_for(tensor).allreduce_async(
-        name, tensor, tensor, op, prescale_factor, postscale_factor, 0, process_set.process_set_id
+        name, tensor, tensor, op, prescale_factor, postscale_factor, engine_code(compression), process_set.process_set_id
     )
 
 
@@ -66,12 +72,14 @@ def allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> Tensor:
     """:func:`allreduce` in place; returns ``tensor``."""
     if average is not None or op not in SIMPLE:
         op = reduction_of(op, average, process_set.process_set_id)
     engine_for(tensor).allreduce(
-        name, tensor, tensor, op, prescale_factor, postscale_factor, 0, process_set.process_set_id
+        name, tensor, tensor, op, prescale_factor, postscale_factor, engine_code(compression), process_set.process_set_id
     )
     return tensor
 
@@ -84,6 +92,8 @@ def grouped_allreduce_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> int:
     """Starts a :func:`grouped_allreduce` and returns its one handle, whose result is a tuple."""
     inputs = list(tensors)
@@ -94,7 +104,7 @@ def grouped_allreduce_async(
         reduction_of(op, average, process_set.process_set_id),
         prescale_factor,
         postscale_factor,
-        0,
+        engine_code(compression),
         process_set.process_set_id,
     )
 
@@ -107,6 +117,8 @@ def grouped_allreduce_async_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> int:
     """:func:`grouped_allreduce_async` in place."""
     inputs = list(tensors)
@@ -117,7 +129,7 @@ def grouped_allreduce_async_(
         reduction_of(op, average, process_set.process_set_id),
         prescale_factor,
         postscale_factor,
-        0,
+        engine_code(compression),
         process_set.process_set_id,
     )
 
@@ -130,6 +142,8 @@ def grouped_allreduce_(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> tuple[Tensor, ...]:
     """:func:`grouped_allreduce` in place; returns the tensors."""
     inputs = list(tensors)
@@ -140,7 +154,7 @@ def grouped_allreduce_(
         reduction_of(op, average, process_set.process_set_id),
         prescale_factor,
         postscale_factor,
-        0,
+        engine_code(compression),
         process_set.process_set_id,
     )
     return tuple(inputs)
@@ -206,6 +220,8 @@ def reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> int:
     """Starts a :func:`reducescatter` and returns its handle."""
     return engine_for(tensor).reducescatter_async(
@@ -215,7 +231,7 @@ def reducescatter_async(
         known(op),
         prescale_factor,
         postscale_factor,
-        0,
+        engine_code(compression),
         process_set.process_set_id,
     )
 
@@ -227,6 +243,8 @@ def grouped_reducescatter_async(
     process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
+    *,
+    compression: type[Compressor] = Compression.none,
 ) -> int:
     """Starts a :func:`grouped_reducescatter` and returns its handle."""
     inputs = list(tensors)
@@ -237,7 +255,7 @@ def grouped_reducescatter_async(
         known(op),
         prescale_factor,
         postscale_factor,
-        0,
+        engine_code(compression),
         process_set.process_set_id,
     )
 
