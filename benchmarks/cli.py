@@ -25,7 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for scenario in scenarios.ALL:
             print(f"{scenario.name:10} {scenario.about}")
         return 0
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: jobs here are interrupted
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # A shell's background job; what is started here will be interrupted.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     options.out.mkdir(parents=True, exist_ok=True)
     saved = options.out / "results.json"

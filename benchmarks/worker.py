@@ -10,38 +10,51 @@ import os
 import select
 import threading
 import traceback
+from collections.abc import Callable
 
 from benchmarks import procfs
-from benchmarks.cases import CASES, Context
+from benchmarks.cases import CASES, Context, Ready, Result
 from benchmarks.control import Channel, ChannelClosed, Message, connect
 from benchmarks.peers import by_name
 
 
 def main() -> None:
     """Join, serve, leave."""
-    parser = argparse.ArgumentParser(prog="benchmarks.worker")
-    parser.add_argument("--peer", required=True)
-    parser.add_argument("--directory", required=True, help="where the control socket is, and ranks may meet")
-    parser.add_argument("--driver", required=True, type=int, help="the driver's pid")
-    options = parser.parse_args()
-    _die_with(options.driver)
+    options = options_of("benchmarks.worker")
+    die_with(options.driver)
     peer = by_name(options.peer)
     peer.load()
     before = procfs.memory()
     peer.connect(options.directory)
     growth = {key: value - before[key] for key, value in procfs.memory().items()}
-    channel = connect(f"{options.directory}/control")
-    channel.send({"rank": peer.rank, "size": peer.size, "pid": os.getpid()})
+    channel, ready = report_to(options.directory, peer.rank, peer.size)
+    context = Context(peer, ready, growth)
+    serve(channel, lambda message: CASES[message["case"]](**message["parameters"]).run(context))
+    peer.close()
+
+
+def options_of(program: str) -> argparse.Namespace:
+    """What the driver says to a rank."""
+    parser = argparse.ArgumentParser(prog=program)
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--directory", required=True, help="where the control socket is, and ranks may meet")
+    parser.add_argument("--driver", required=True, type=int, help="the driver's pid")
+    return parser.parse_args()
+
+
+def report_to(directory: str, rank: int, size: int) -> tuple[Channel, Ready]:
+    """Tell the driver that this rank is there; returns the channel, and a way to meet the other ranks."""
+    channel = connect(f"{directory}/control")
+    channel.send({"rank": rank, "size": size, "pid": os.getpid()})
 
     def ready() -> None:
         channel.send({"ready": True})
         channel.receive()
 
-    _serve(channel, Context(peer, ready, growth))
-    peer.close()
+    return channel, ready
 
 
-def _serve(channel: Channel, context: Context) -> None:
+def serve(channel: Channel, run: Callable[[Message], Result]) -> None:
     """Answer one case after another; an exception is the answer too, and ends the rank."""
     while True:
         try:
@@ -51,14 +64,15 @@ def _serve(channel: Channel, context: Context) -> None:
         if message["case"] == "exit":
             return
         try:
-            answer: Message = {"result": CASES[message["case"]](**message["parameters"]).run(context)}
+            answer: Message = {"result": run(message)}
         except Exception:
             channel.send({"error": traceback.format_exc(limit=-3)})
             os._exit(1)
         channel.send(answer)
 
 
-def _die_with(driver: int) -> None:
+def die_with(driver: int) -> None:
+    """End when the driver does."""
     descriptor = os.pidfd_open(driver)
 
     def watch() -> None:

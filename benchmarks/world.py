@@ -13,11 +13,13 @@ import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any, ClassVar, Protocol
 
 from benchmarks import ROOT
-from benchmarks.cases import Case, Result
+from benchmarks.cases import Result
 from benchmarks.control import Channel, ChannelClosed, Message
-from benchmarks.peers import Job, Peer
+from benchmarks.peers import Job
+from benchmarks.peers.base import Command
 
 START_SECONDS = 90.0
 LEAVE_SECONDS = 10.0
@@ -28,11 +30,27 @@ class WorldFailed(Exception):
     """A rank crashed, answered with an error, or let a deadline pass."""
 
 
+class Asked(Protocol):
+    """What ranks are asked to do: a dataclass, known to the worker by its kind."""
+
+    kind: ClassVar[str]
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+class Launched(Protocol):
+    """Whose ranks a world has."""
+
+    name: str
+
+    def launch(self, job: Job) -> list[Command]:
+        """Return the processes that make up one world."""
+
+
 class World:
     """`size` ranks of `peer`, waiting for cases without using a core."""
 
-    def __init__(self, peer: Peer, size: int) -> None:
-        self.peer, self.size = peer, size
+    def __init__(self, peer: Launched, size: int, worker: str = "benchmarks.worker") -> None:
+        self.peer, self.size, self._worker = peer, size, worker
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._directory = Path(tempfile.mkdtemp(prefix="khorovod-bench-", dir=memory))
         self._log = (self._directory / "log").open("wb")
@@ -46,7 +64,7 @@ class World:
             self.kill()
             raise
 
-    def run(self, case: Case, seconds: float) -> list[Result]:
+    def run(self, case: Asked, seconds: float) -> list[Result]:
         """Run the case on all ranks and return their results by rank."""
         for channel in self._channels.values():
             self._send(channel, {"case": case.kind, "parameters": asdict(case)})
@@ -105,7 +123,7 @@ class World:
             listener.listen(self.size)
             listener.settimeout(0.1)
             directory = str(self._directory)
-            worker = ("-m", "benchmarks.worker", "--peer", self.peer.name, "--directory", directory)
+            worker = ("-m", self._worker, "--peer", self.peer.name, "--directory", directory)
             job = Job(self.size, directory, (*worker, "--driver", str(os.getpid())))
             for command in self.peer.launch(job):
                 process = subprocess.Popen(

@@ -46,7 +46,9 @@ class Net(nn.Module):
 
 def arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--batch-size", "--batch_size", type=int, default=64, help="of each worker (default %(default)s)")
     add("--test-batch-size", type=int, default=1000)
@@ -78,7 +80,10 @@ def datasets(directory: Path) -> tuple[TensorDataset, TensorDataset]:
     """For training, and for testing."""
     if list(directory.glob("train-images*")):
         parts = [
-            (mnist_file(directory, f"{part}-images-idx3-ubyte"), mnist_file(directory, f"{part}-labels-idx1-ubyte"))
+            (
+                mnist_file(directory, f"{part}-images-idx3-ubyte"),
+                mnist_file(directory, f"{part}-labels-idx1-ubyte"),
+            )
             for part in ("train", "t10k")
         ]
         pixels = [(images.astype("f4") / 255 - 0.1307) / 0.3081 for images, _ in parts]
@@ -201,7 +206,9 @@ def main() -> None:
             print(f"epoch {epoch}: test loss {loss:.4f}, accuracy {accuracy:.2%}", flush=True)
             # 7. Checkpoint from the first worker only.
             if args.checkpoint is not None:
-                torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint)
+                torch.save(
+                    {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, args.checkpoint
+                )
 
 
 if __name__ == "__main__":

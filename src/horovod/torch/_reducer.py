@@ -1,8 +1,9 @@
 """Reduces gradients while the backward pass still runs.
 
 Every parameter has a :class:`Slot`. When its gradient is complete, a hook starts the reduction, in place, and
-the backward pass goes on; :meth:`Reducer.synchronize` starts what is missing and waits for all. Knows
-nothing of optimizers.
+the backward pass goes on; :meth:`Reducer.synchronize` starts what is missing and waits for all. Small
+gradients (biases, norms) that come one after the other are reduced as one operation, which saves most of what
+each would cost. Knows nothing of optimizers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ from horovod.torch._sparse import sparse_allreduce_async
 from horovod.torch.compression import Compressor
 
 Tensor = torch.Tensor
+
+SMALL = 16 << 10
+"""Bytes of a gradient that is worth sharing an operation with others, ..."""
+BUNDLE_BYTES = 256 << 10
+BUNDLE_TENSORS = 128
+"""... up to so many bytes and tensors: the backward pass goes on, and what is ready shall leave."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ class Slot:
         self.param = param
         self.name = name
         self.left = passes
-        """Backward passes until the gradient is complete; negative once it is on its way."""
+        """Backward passes until the gradient is complete."""
         self.finish: Callable[[], object] | None = None
         """Waits for the reduction and puts its result into ``param.grad``; ``None`` if none is under way."""
         self.group: Group | None = None
@@ -70,11 +77,28 @@ class Slot:
 class Group:
     """Parameters that are reduced as one operation, when the last of them is ready."""
 
+    __slots__ = ("missing", "slots")
+
     def __init__(self, slots: Sequence[Slot]) -> None:
         self.slots = list(slots)
         self.missing = len(self.slots)
         for slot in self.slots:
             slot.group = self
+
+
+def bundles(sizes: Sequence[int]) -> list[list[int]]:
+    """Which small gradients, given the bytes of all in the order in which they come, go together."""
+    found: list[list[int]] = [[]]
+    together = 0
+    for number, size in enumerate(sizes):
+        if size > SMALL:
+            continue
+        if together + size > BUNDLE_BYTES or len(found[-1]) == BUNDLE_TENSORS:
+            found.append([])
+            together = 0
+        found[-1].append(number)
+        together += size
+    return [bundle for bundle in found if len(bundle) > 1]
 
 
 class Reducer:
@@ -108,6 +132,12 @@ class Reducer:
         if slots:
             Group(slots)
 
+    def bundle(self) -> None:
+        """Small gradients are reduced together. They come in the reverse order of the parameters."""
+        slots = list(self._slots.values())[::-1]
+        for numbers in bundles([slot.param.nbytes for slot in slots]):
+            Group([slots[number] for number in numbers])
+
     def set_passes(self, passes: int) -> None:
         """So many backward passes make a gradient."""
         self.passes = passes
@@ -121,7 +151,7 @@ class Reducer:
     def synchronize(self) -> None:
         """Returns when all gradients are reduced. Those that never came count as zeros."""
         for slot in self._slots.values():
-            if slot.left >= 0 and slot.param.requires_grad:
+            if slot.left > 0 and slot.param.requires_grad:
                 self._complete(slot)
         error = self._wait()
         self._start_anew()
@@ -131,22 +161,23 @@ class Reducer:
 
     def _hook_of(self, slot: Slot) -> Callable[[Tensor], None]:
         def hook(_param: Tensor) -> None:
-            self.settled = False
-            slot.left -= 1
-            if slot.left == 0:
-                self._complete(slot)
-            elif slot.left < 0:
+            left = slot.left = slot.left - 1
+            if left > 0:
+                return
+            if left < 0:
                 raise AssertionError(
                     f"The gradient of '{slot.name}' was computed more than backward_passes_per_step="
                     f"{self.passes} times before optimizer.step() or optimizer.synchronize(). To accumulate "
                     "gradients over several passes, give their number to hvd.DistributedOptimizer("
                     "backward_passes_per_step=...)."
                 )
+            self.settled = False
+            self._complete(slot)
 
         return hook
 
     def _complete(self, slot: Slot) -> None:
-        slot.left = -1
+        slot.left = 0
         group = slot.group
         if group is None:
             self._started.append(slot)
@@ -210,19 +241,44 @@ class Reducer:
         return finish
 
     def _reduce_group(self, group: Group) -> None:
-        rules = self.rules
-        grads = [self._gradient_of(slot) for slot in group.slots]
-        for slot, grad in zip(group.slots, grads, strict=True):
-            if grad.is_sparse and not rules.sparse_as_dense:
-                raise ValueError(
-                    f"The gradient of '{slot.name}' is sparse and cannot be reduced in a group: leave it out of "
-                    "groups=, or use sparse_as_dense=True."
-                )
-        pairs = [self._travelling(grad) for grad in grads]
-        tensors = [tensor for tensor, _ in pairs]
         first = group.slots[0]
-        handle = engine_for_group(tensors).grouped_allreduce_async(
-            first.name,
+        self._started.append(first)
+        grads: list[Any] = [slot.param.grad for slot in group.slots]
+        if self._wire is not None:
+            try:
+                first.finish = functools.partial(synchronize, self._start_group(first.name, grads))
+                return
+            except ValueError:  # something missing, sparse or strided
+                pass
+        self._reduce_mixed_group(group)
+
+    def _reduce_mixed_group(self, group: Group) -> None:
+        """A group in which some gradients cannot be reduced where they are."""
+        finish: list[Callable[[], object]] = []
+        dense: list[tuple[Slot, Tensor]] = []
+        for slot in group.slots:
+            grad = self._gradient_of(slot)
+            if grad.is_sparse and not self.rules.sparse_as_dense:
+                finish.append(self._reduce_sparse(slot, grad))
+            else:
+                dense.append((slot, grad))
+        pairs = [self._travelling(grad) for _, grad in dense]
+        if pairs:
+            handle = self._start_group(dense[0][0].name, [tensor for tensor, _ in pairs])
+
+        def finish_all() -> None:
+            for sparse in finish:
+                sparse()
+            results = synchronize(handle) if pairs else ()
+            for (slot, grad), reduced, (_, context) in zip(dense, results, pairs, strict=True):
+                self._put_back(slot, grad, reduced, context)
+
+        group.slots[0].finish = finish_all
+
+    def _start_group(self, name: str, tensors: list[Tensor]) -> int:
+        rules = self.rules
+        return engine_for_group(tensors).grouped_allreduce_async(
+            name,
             tensors,
             tensors,
             rules.op,
@@ -231,14 +287,6 @@ class Reducer:
             self._wire or 0,
             rules.process_set.process_set_id,
         )
-
-        def finish() -> None:
-            results = synchronize(handle)
-            for slot, grad, reduced, (_, context) in zip(group.slots, grads, results, pairs, strict=True):
-                self._put_back(slot, grad, reduced, context)
-
-        self._started.append(first)
-        first.finish = finish
 
     @staticmethod
     def _gradient_of(slot: Slot) -> Tensor:

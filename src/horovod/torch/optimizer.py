@@ -61,11 +61,15 @@ def DistributedOptimizer(
             "gradients ask for; it cannot be distributed."
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}.")
+        raise ValueError(
+            f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}."
+        )
     if known(op) != Average and gradient_predivide_factor != 1.0:
         raise ValueError("gradient_predivide_factor goes with op=hvd.Average only.")
     if num_groups != 0:
-        warnings.warn("Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2)
+        warnings.warn(
+            "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2
+        )
         groups = num_groups if groups is None else groups
     _check_passes(backward_passes_per_step)
     names = _names_of(optimizer, named_parameters)
@@ -85,6 +89,8 @@ class _ReducingOptimizer(torch.optim.Optimizer):
 
     _reducer: Reducer
     _parameter_names: dict[torch.Tensor, str]
+    _frozen: list[torch.Tensor]
+    """Parameters without a gradient; they may get one later."""
     _reduces: bool
     """Whether there is anybody to reduce with."""
     _should_synchronize: bool
@@ -100,18 +106,30 @@ class _ReducingOptimizer(torch.optim.Optimizer):
         self._reduces = bool(process_set.included()) and process_set.size() != 1
         self._should_synchronize = True
         self._synchronized = False
-        if self._reduces:
-            self._adopt_parameters()
-            for group in self._agreed(groups, process_set):
-                reducer.group(group)
+        self._frozen = []
+        if not self._reduces:
+            return
+        self._adopt(self.param_groups)
+        if groups == 0:
+            reducer.bundle()
+        for group in self._agreed(groups, process_set):
+            reducer.group(group)
 
-    def _adopt_parameters(self) -> None:
-        """Reduces the gradients of all parameters that have one: also of those that came or thawed later."""
-        for number, group in enumerate(self.param_groups):
+    def _adopt(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Reduces the gradients of the groups' parameters; of frozen ones once they have thawed."""
+        first = len(self.param_groups) - len(groups)
+        for number, group in enumerate(groups, first):
             for index, param in enumerate(group["params"]):
-                if param.requires_grad and param not in self._reducer:
-                    name = self._parameter_names.setdefault(param, _default_name(number, index))
+                name = self._parameter_names.setdefault(param, _default_name(number, index))
+                if param.requires_grad:
                     self._reducer.add(param, name)
+                else:
+                    self._frozen.append(param)
+
+    def _adopt_thawed(self) -> None:
+        for param in [param for param in self._frozen if param.requires_grad]:
+            self._reducer.add(param, self._parameter_names[param])
+            self._frozen = [other for other in self._frozen if other is not param]
 
     def _agreed(
         self, groups: int | list[list[torch.Tensor]], process_set: ProcessSet
@@ -129,7 +147,7 @@ class _ReducingOptimizer(torch.optim.Optimizer):
         """Waits until all gradients are reduced. Those of parameters that took no part are zeros."""
         self._synchronized = True
         if self._reduces:
-            self._adopt_parameters()
+            self._adopt_thawed()
             self._reducer.synchronize()
 
     @contextlib.contextmanager
@@ -199,7 +217,7 @@ class _ReducingOptimizer(torch.optim.Optimizer):
         """The gradients of new parameters are reduced, too."""
         super().add_param_group(param_group)
         if self._reduces:
-            self._adopt_parameters()
+            self._adopt(self.param_groups[-1:])
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
