@@ -1,9 +1,9 @@
 """Reduces gradients while the backward pass still runs.
 
 Every parameter has a :class:`Slot`. When its gradient is complete, a hook starts the reduction, in place, and
-the backward pass goes on; :meth:`Reducer.synchronize` starts what is missing and waits for all. Small
-gradients (biases, norms) that come one after the other are reduced as one operation, which saves most of what
-each would cost. Knows nothing of optimizers.
+the backward pass goes on; :meth:`Reducer.synchronize` starts what is missing and waits for all. For small
+gradients (biases, norms) a hook of their own would cost more than it gains: they wait for the end, in bundles
+that are one operation each. Knows nothing of optimizers.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from horovod.torch.compression import Compressor
 Tensor = torch.Tensor
 
 SMALL = 16 << 10
-"""Bytes of a gradient that is worth sharing an operation with others, ..."""
-BUNDLE_BYTES = 256 << 10
-BUNDLE_TENSORS = 128
-"""... up to so many bytes and tensors: the backward pass goes on, and what is ready shall leave."""
+"""Bytes of a gradient that waits for others, ..."""
+BUNDLE_BYTES = 1 << 20
+BUNDLE_TENSORS = 1024
+"""... up to so many bytes and tensors."""
 
 
 @dataclass(frozen=True)
@@ -60,15 +60,13 @@ class Rules:
 class Slot:
     """One parameter and what becomes of its gradient in this step."""
 
-    __slots__ = ("finish", "group", "left", "name", "param", "sparse")
+    __slots__ = ("group", "left", "name", "param", "sparse")
 
     def __init__(self, param: Tensor, name: str, passes: int) -> None:
         self.param = param
         self.name = name
         self.left = passes
         """Backward passes until the gradient is complete."""
-        self.finish: Callable[[], object] | None = None
-        """Waits for the reduction and puts its result into ``param.grad``; ``None`` if none is under way."""
         self.group: Group | None = None
         self.sparse = False
         """Whether its gradient was sparse: then it is when there is none, too."""
@@ -87,7 +85,7 @@ class Group:
 
 
 def bundles(sizes: Sequence[int]) -> list[list[int]]:
-    """Which small gradients, given the bytes of all in the order in which they come, go together."""
+    """Which gradients go together, given the bytes of all."""
     found: list[list[int]] = [[]]
     together = 0
     for number, size in enumerate(sizes):
@@ -106,37 +104,42 @@ class Reducer:
 
     def __init__(self, rules: Rules, passes: int) -> None:
         self.passes = passes
+        self.pending = False
+        """Whether a gradient is complete, and maybe on its way, that nobody has waited for yet."""
         self.settled = False
         """Whether everything is reduced, and no gradient has come since."""
         self.rules = rules
         self._wire = wire_code(rules.compression)
         self._slots: dict[Tensor, Slot] = {}
-        self._started: list[Slot] = []
-
-    @property
-    def pending(self) -> bool:
-        """Whether reductions are under way."""
-        return bool(self._started)
+        self._hooked: list[Slot] = []
+        """Those that are reduced when they are complete."""
+        self._bundles: list[list[Slot]] = []
+        """The others."""
+        self._started: list[Callable[[], object]] = []
+        """What waits for the reductions under way, and puts the results into the gradients."""
 
     def __contains__(self, param: Tensor) -> bool:
         return param in self._slots
 
-    def add(self, param: Tensor, name: str) -> None:
-        """From now on the parameter's gradient is reduced."""
-        slot = self._slots[param] = Slot(param, name, self.passes)
-        param.register_post_accumulate_grad_hook(self._hook_of(slot))  # type: ignore[attr-defined]
+    def add(self, params: dict[Tensor, str], bundle: bool = False) -> None:
+        """From now on the gradients of these parameters are reduced, under these names."""
+        slots = [Slot(param, name, self.passes) for param, name in params.items()]
+        self._slots.update({slot.param: slot for slot in slots})
+        together = bundles([slot.param.nbytes for slot in slots]) if bundle else []
+        for numbers in together:
+            self._bundles.append([slots[number] for number in numbers])
+            # One of them tells that gradients have come: the first, which is probably the last.
+            self._hook(slots[numbers[0]], lambda _: None)
+        bundled = {number for numbers in together for number in numbers}
+        for slot in (slot for number, slot in enumerate(slots) if number not in bundled):
+            self._hooked.append(slot)
+            self._hook(slot, self._complete)
 
     def group(self, params: Iterable[Tensor]) -> None:
-        """These are reduced together."""
+        """These, which are not in bundles, are reduced together as soon as all are complete."""
         slots = [self._slots[param] for param in params]
         if slots:
             Group(slots)
-
-    def bundle(self) -> None:
-        """Small gradients are reduced together. They come in the reverse order of the parameters."""
-        slots = list(self._slots.values())[::-1]
-        for numbers in bundles([slot.param.nbytes for slot in slots]):
-            Group([slots[number] for number in numbers])
 
     def set_passes(self, passes: int) -> None:
         """So many backward passes make a gradient."""
@@ -150,16 +153,18 @@ class Reducer:
 
     def synchronize(self) -> None:
         """Returns when all gradients are reduced. Those that never came count as zeros."""
-        for slot in self._slots.values():
+        for slot in self._hooked:
             if slot.left > 0 and slot.param.requires_grad:
                 self._complete(slot)
+        for bundle in self._bundles:
+            self._reduce_together([slot for slot in bundle if slot.param.requires_grad])
         error = self._wait()
         self._start_anew()
         self.settled = True
         if error is not None:
             raise error
 
-    def _hook_of(self, slot: Slot) -> Callable[[Tensor], None]:
+    def _hook(self, slot: Slot, complete: Callable[[Slot], None]) -> None:
         def hook(_param: Tensor) -> None:
             left = slot.left = slot.left - 1
             if left > 0:
@@ -171,23 +176,23 @@ class Reducer:
                     "gradients over several passes, give their number to hvd.DistributedOptimizer("
                     "backward_passes_per_step=...)."
                 )
-            self.settled = False
-            self._complete(slot)
+            self.pending, self.settled = True, False
+            complete(slot)
 
-        return hook
+        slot.param.register_post_accumulate_grad_hook(hook)  # type: ignore[attr-defined]
 
     def _complete(self, slot: Slot) -> None:
         slot.left = 0
         group = slot.group
         if group is None:
-            self._started.append(slot)
-            slot.finish = self._reduce(slot)
+            self._started.append(self._reduce(slot))
             return
         group.missing -= 1
         if group.missing == 0:
-            self._reduce_group(group)
+            self._reduce_together(group.slots)
 
     def _start_anew(self) -> None:
+        self.pending = False
         passes = self.passes
         for slot in self._slots.values():
             slot.left = passes
@@ -198,11 +203,9 @@ class Reducer:
         """Waits for all that was started; the first failure, if there was one."""
         error: BaseException | None = None
         started, self._started = self._started, []
-        for slot in started:
-            finish, slot.finish = slot.finish, None
+        for finish in started:
             try:
-                if finish is not None:
-                    finish()
+                finish()
             except RuntimeError as failure:
                 error = error or failure
         return error
@@ -240,40 +243,40 @@ class Reducer:
         slot.sparse = True
         return finish
 
-    def _reduce_group(self, group: Group) -> None:
-        first = group.slots[0]
-        self._started.append(first)
-        grads: list[Any] = [slot.param.grad for slot in group.slots]
-        if self._wire is not None:
+    def _reduce_together(self, slots: Sequence[Slot]) -> None:
+        grads = [slot.param.grad for slot in slots]
+        if any(grad is None for grad in grads):
+            grads = [self._gradient_of(slot) for slot in slots]
+        if self._wire is not None and slots:
             try:
-                first.finish = functools.partial(synchronize, self._start_group(first.name, grads))
-                return
-            except ValueError:  # something missing, sparse or strided
+                handle = self._start_group(slots[0].name, grads)  # type: ignore[arg-type]
+            except ValueError:  # something sparse or strided
                 pass
-        self._reduce_mixed_group(group)
+            else:
+                self._started.append(functools.partial(synchronize, handle))
+                return
+        self._reduce_mixed(slots)
 
-    def _reduce_mixed_group(self, group: Group) -> None:
-        """A group in which some gradients cannot be reduced where they are."""
-        finish: list[Callable[[], object]] = []
+    def _reduce_mixed(self, slots: Sequence[Slot]) -> None:
+        """Some of the gradients cannot be reduced where they are."""
         dense: list[tuple[Slot, Tensor]] = []
-        for slot in group.slots:
+        for slot in slots:
             grad = self._gradient_of(slot)
             if grad.is_sparse and not self.rules.sparse_as_dense:
-                finish.append(self._reduce_sparse(slot, grad))
+                self._started.append(self._reduce_sparse(slot, grad))
             else:
                 dense.append((slot, grad))
+        if not dense:
+            return
         pairs = [self._travelling(grad) for _, grad in dense]
-        if pairs:
-            handle = self._start_group(dense[0][0].name, [tensor for tensor, _ in pairs])
+        handle = self._start_group(dense[0][0].name, [tensor for tensor, _ in pairs])
 
-        def finish_all() -> None:
-            for sparse in finish:
-                sparse()
-            results = synchronize(handle) if pairs else ()
+        def finish() -> None:
+            results = synchronize(handle)
             for (slot, grad), reduced, (_, context) in zip(dense, results, pairs, strict=True):
                 self._put_back(slot, grad, reduced, context)
 
-        group.slots[0].finish = finish_all
+        self._started.append(finish)
 
     def _start_group(self, name: str, tensors: list[Tensor]) -> int:
         rules = self.rules

@@ -109,27 +109,27 @@ class _ReducingOptimizer(torch.optim.Optimizer):
         self._frozen = []
         if not self._reduces:
             return
-        self._adopt(self.param_groups)
-        if groups == 0:
-            reducer.bundle()
+        self._adopt(self.param_groups, bundle=groups == 0)
         for group in self._agreed(groups, process_set):
             reducer.group(group)
 
-    def _adopt(self, groups: Sequence[dict[str, Any]]) -> None:
+    def _adopt(self, groups: Sequence[dict[str, Any]], bundle: bool = False) -> None:
         """Reduces the gradients of the groups' parameters; of frozen ones once they have thawed."""
         first = len(self.param_groups) - len(groups)
+        adopted = {}
         for number, group in enumerate(groups, first):
             for index, param in enumerate(group["params"]):
                 name = self._parameter_names.setdefault(param, _default_name(number, index))
                 if param.requires_grad:
-                    self._reducer.add(param, name)
+                    adopted[param] = name
                 else:
                     self._frozen.append(param)
+        self._reducer.add(adopted, bundle)
 
     def _adopt_thawed(self) -> None:
-        for param in [param for param in self._frozen if param.requires_grad]:
-            self._reducer.add(param, self._parameter_names[param])
-            self._frozen = [other for other in self._frozen if other is not param]
+        if thawed := {param: self._parameter_names[param] for param in self._frozen if param.requires_grad}:
+            self._reducer.add(thawed)
+            self._frozen = [param for param in self._frozen if not param.requires_grad]
 
     def _agreed(
         self, groups: int | list[list[torch.Tensor]], process_set: ProcessSet
