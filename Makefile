@@ -11,14 +11,14 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench peers lint format \
+.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench bench-torch peers lint format \
         wheel clean help
 
 help:  ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-demo: $(STAMPS)/package  ## Train a classifier on two workers
-	horovodrun -np 2 python examples/numpy/digits.py
+demo: $(STAMPS)/package $(STAMPS)/torch  ## Train a classifier on two workers
+	horovodrun -np 2 python examples/torch/mnist.py
 
 test: test-native test-python  ## Run all tests
 
@@ -56,9 +56,12 @@ test-restarts: $(STAMPS)/package  ## One job killed and started again, RESTARTS 
 bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and MPICH
 	$(BIN)/python -m benchmarks
 
+bench-torch: $(STAMPS)/package $(STAMPS)/peers  ## Measure training steps against DDP and silent copies
+	$(BIN)/python -m benchmarks.training
+
 peers: $(STAMPS)/peers  ## Install what is compared with: torch, Open MPI, MPICH
 
-lint: $(STAMPS)/package  ## Check style, types and layers
+lint: $(STAMPS)/package $(STAMPS)/torch  ## Check style, types and layers
 	ruff check .
 	ruff format --check .
 	mypy
@@ -94,7 +97,13 @@ $(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 	$(PIP) --no-deps --no-build-isolation .
 	touch $@
 
+# The frameworks that examples and type checks need.
+TORCH ?= torch==2.13.0
+$(STAMPS)/torch: $(STAMPS)/tools
+	$(PIP) "$(TORCH)"
+	touch $@
+
 # Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.
-$(STAMPS)/peers: $(STAMPS)/tools benchmarks/setup_peers.py
+$(STAMPS)/peers: $(STAMPS)/torch benchmarks/setup_peers.py
 	$(BIN)/python -m benchmarks.setup_peers
 	touch $@

@@ -9,6 +9,7 @@ that are one operation each. Knows nothing of optimizers.
 from __future__ import annotations
 
 import functools
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,11 +130,11 @@ class Reducer:
         for numbers in together:
             self._bundles.append([slots[number] for number in numbers])
             # One of them tells that gradients have come: the first, which is probably the last.
-            self._hook(slots[numbers[0]], lambda _: None)
+            self._hook(slots[numbers[0]], starts=False)
         bundled = {number for numbers in together for number in numbers}
         for slot in (slot for number, slot in enumerate(slots) if number not in bundled):
             self._hooked.append(slot)
-            self._hook(slot, self._complete)
+            self._hook(slot, starts=True)
 
     def group(self, params: Iterable[Tensor]) -> None:
         """These, which are not in bundles, are reduced together as soon as all are complete."""
@@ -164,22 +165,28 @@ class Reducer:
         if error is not None:
             raise error
 
-    def _hook(self, slot: Slot, complete: Callable[[Slot], None]) -> None:
+    def _hook(self, slot: Slot, starts: bool) -> None:
+        """Counts the slot's gradients, and starts their reduction or not."""
+        owner = weakref.ref(self)  # parameters may outlive their optimizer, and get another one
+
         def hook(_param: Tensor) -> None:
             left = slot.left = slot.left - 1
-            if left > 0:
+            reducer = owner()
+            if left > 0 or reducer is None:
                 return
             if left < 0:
                 raise AssertionError(
                     f"The gradient of '{slot.name}' was computed more than backward_passes_per_step="
-                    f"{self.passes} times before optimizer.step() or optimizer.synchronize(). To accumulate "
-                    "gradients over several passes, give their number to hvd.DistributedOptimizer("
-                    "backward_passes_per_step=...)."
+                    f"{reducer.passes} times before optimizer.step() or optimizer.synchronize(). To "
+                    "accumulate gradients over several passes, give their number to "
+                    "hvd.DistributedOptimizer(backward_passes_per_step=...)."
                 )
-            self.pending, self.settled = True, False
-            complete(slot)
+            reducer.pending, reducer.settled = True, False
+            if starts:
+                reducer._complete(slot)
 
-        slot.param.register_post_accumulate_grad_hook(hook)  # type: ignore[attr-defined]
+        handle = slot.param.register_post_accumulate_grad_hook(hook)  # type: ignore[attr-defined]
+        weakref.finalize(self, handle.remove)
 
     def _complete(self, slot: Slot) -> None:
         slot.left = 0
