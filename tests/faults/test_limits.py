@@ -22,8 +22,6 @@ os.environ["HOROVOD_START_TIMEOUT"] = "20"
 
 WORK = """
 import horovod.rendezvous.meeting  # its files are open no more when the limits begin
-import horovod
-horovod.__version__ = horovod.__version__  # it is in a file
 before_init()
 tell_error(hvd.init)
 if hvd.is_initialized():
@@ -213,6 +211,39 @@ if HURT and "AGAIN" not in os.environ:
 def test_no_memory_for_an_engine(start: Start, hurt: str) -> None:
     job = start(3, f"MORE = {3 << 20}\n" + LITTLE_MEMORY + WORK, {"HURT": hurt}, BEFORE)
     _assert_refused(job, f"Rank {hurt}", "ulimit -v")
+
+
+@pytest.mark.parametrize("plane", ["shm", "tcp"])
+@pytest.mark.parametrize("hurt", ["0", "1"])
+def test_no_memory_for_a_reduction(start: Start, hurt: str, plane: str) -> None:
+    """A rank that has joined stands in for others' tensors, and has no room for one."""
+    code = """
+hvd.init()
+hvd.barrier()
+if HURT:
+    room = 32 << 20
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+    try:
+        bytearray(2 * room)
+    except MemoryError:
+        tell(short=True)
+    tell_error(hvd.join)
+else:
+    tensor = np.ones(64 << 20, np.uint8)
+    tell_error(hvd.allreduce_, tensor, op=hvd.Max, name="large")
+tell_error(hvd.allreduce, np.ones(3))
+"""
+    job = start(2, code, {"HURT": hurt, "HOROVOD_CPU_OPERATIONS": plane}, BEFORE)
+    for rank in job.ranks:
+        rank.assert_no_crash()
+    assert job[int(hurt)].told()[0] == {"short": True}
+    for rank in job.ranks:
+        first, then = rank.told()[-2:]
+        assert first["internal"], first
+        assert f"rank {hurt} " in first["message"], first
+        assert "memory" in first["message"] or "bad_alloc" in first["message"], first
+        assert then["internal"], "the world is over"
 
 
 @pytest.mark.parametrize(("hurt", "plane"), [("0", "tcp"), ("1", "shm")])
