@@ -18,6 +18,7 @@ ROOT = Path(__file__).parent.parent.parent
 MULTI_PROCESS = (
     "tests/conformance",
     "tests/numpy",
+    "tests/torch",
     "tests/core",
     "tests/faults",
     "tests/launchers",
