@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-__all__ = ["__version__"]
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from horovod.runner import run
+
+__all__ = ["__version__", "run"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "run":
+        from horovod import runner
+
+        return runner.run
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,13 +11,14 @@ from dataclasses import replace
 import horovod
 from horovod._config import Settings
 from horovod.runner.desk import Desk
-from horovod.runner.environment import JobFacts, worker_environment
+from horovod.runner.environment import CALLER, JobFacts, worker_environment
 from horovod.runner.hosts import Host, is_local, parse_hosts
 from horovod.runner.launch import Worker
 from horovod.runner.launch.local import LocalLauncher
 from horovod.runner.options import Options, Question, UsageError, parse
 from horovod.runner.output import Sink, open_sinks, rank_directory
 from horovod.runner.placement import Slot, place
+from horovod.runner.processes import die_with_parent
 from horovod.runner.supervisor import Supervisor, View
 
 __all__ = ["main"]
@@ -46,6 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+    if (caller := os.environ.get(CALLER)) and not die_with_parent(signal.SIGTERM, int(caller)):
+        return 128 + signal.SIGTERM
     try:
         return _run(options, slots)
     except OSError as error:  # too many processes or open files; the guardians end what was started

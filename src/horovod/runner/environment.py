@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from horovod._identity import is_foreign
 from horovod.runner.placement import Slot
 
-__all__ = ["JobFacts", "worker_environment"]
+__all__ = ["CALLER", "JobFacts", "worker_environment"]
+
+CALLER = "HOROVOD_RUN_CALLER"
+"""Tells ``horovodrun`` the process that it must not outlive: that of :func:`horovod.run`."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class JobFacts:
 
 def worker_environment(base: Mapping[str, str], slot: Slot, job: JobFacts, node_rank: int) -> dict[str, str]:
     """``base`` without what an enclosing launcher said of its processes, and with this rank's place."""
-    env = {name: value for name, value in base.items() if not is_foreign(name)}
+    env = {name: value for name, value in base.items() if not is_foreign(name) and name != CALLER}
     env.update(job.settings)
     env.update(
         HOROVOD_RANK=str(slot.rank),
