@@ -26,9 +26,9 @@ def main() -> int:
             handover.leave(rank, Failure.of(error))
         raise
     except BaseException as error:
-        handover.leave(rank, Failure.of(error))
         # Shown without this file's own frame; noted as the end of the program, for the other ranks.
         error = error.with_traceback(error.__traceback__ and error.__traceback__.tb_next)
+        handover.leave(rank, Failure.of(error))
         sys.last_value = error
         traceback.print_exception(error)
         return 1
