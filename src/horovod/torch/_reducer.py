@@ -53,7 +53,7 @@ class Rules:
 class Slot:
     """One parameter and what becomes of its gradient in this step."""
 
-    __slots__ = ("finish", "group", "left", "name", "param", "sparse")
+    __slots__ = ("finish", "group", "left", "name", "param", "sparse_dim")
 
     def __init__(self, param: Tensor, name: str, passes: int) -> None:
         self.param = param
@@ -63,8 +63,8 @@ class Slot:
         self.finish: Callable[[], object] | None = None
         """Waits for the reduction and puts its result into ``param.grad``; ``None`` if none is under way."""
         self.group: Group | None = None
-        self.sparse = False
-        """Whether its gradient was sparse: then it is when there is none, too."""
+        self.sparse_dim = 0
+        """Of its gradient, if that was sparse: then it is when there is none, too."""
 
 
 class Group:
@@ -121,7 +121,7 @@ class Reducer:
     def synchronize(self) -> None:
         """Returns when all gradients are reduced. Those that never came count as zeros."""
         for slot in self._slots.values():
-            if slot.left >= 0 and slot.param.requires_grad:
+            if slot.left >= 0 and (slot.param.requires_grad or slot.group is not None):
                 self._complete(slot)
         error = self._wait()
         self._start_anew()
@@ -147,9 +147,9 @@ class Reducer:
 
     def _complete(self, slot: Slot) -> None:
         slot.left = -1
+        self._started.append(slot)
         group = slot.group
         if group is None:
-            self._started.append(slot)
             slot.finish = self._reduce(slot)
             return
         group.missing -= 1
@@ -206,13 +206,16 @@ class Reducer:
         def finish() -> None:
             slot.param.grad = waiting()
 
-        slot.sparse = True
+        slot.sparse_dim = grad.sparse_dim()
         return finish
 
     def _reduce_group(self, group: Group) -> None:
         rules = self.rules
-        grads = [self._gradient_of(slot) for slot in group.slots]
-        for slot, grad in zip(group.slots, grads, strict=True):
+        slots = [slot for slot in group.slots if slot.param.requires_grad]  # others are frozen for now
+        if not slots:
+            return
+        grads = [self._gradient_of(slot) for slot in slots]
+        for slot, grad in zip(slots, grads, strict=True):
             if grad.is_sparse and not rules.sparse_as_dense:
                 raise ValueError(
                     f"The gradient of '{slot.name}' is sparse and cannot be reduced in a group: leave it out of "
@@ -220,7 +223,7 @@ class Reducer:
                 )
         pairs = [self._travelling(grad) for grad in grads]
         tensors = [tensor for tensor, _ in pairs]
-        first = group.slots[0]
+        first = slots[0]
         handle = engine_for_group(tensors).grouped_allreduce_async(
             first.name,
             tensors,
@@ -234,10 +237,9 @@ class Reducer:
 
         def finish() -> None:
             results = synchronize(handle)
-            for slot, grad, reduced, (_, context) in zip(group.slots, grads, results, pairs, strict=True):
+            for slot, grad, reduced, (_, context) in zip(slots, grads, results, pairs, strict=True):
                 self._put_back(slot, grad, reduced, context)
 
-        self._started.append(first)
         first.finish = finish
 
     @staticmethod
@@ -245,7 +247,12 @@ class Reducer:
         """The parameter's gradient; zeros if it never came."""
         grad = slot.param.grad
         if grad is None:
-            grad = torch.zeros_like(slot.param, layout=torch.sparse_coo if slot.sparse else None)
+            param = slot.param.detach()
+            grad = torch.zeros_like(param)
+            if slot.sparse_dim:
+                shape = param.shape[slot.sparse_dim :]
+                nowhere = torch.empty(slot.sparse_dim, 0, dtype=torch.int64)
+                grad = torch.sparse_coo_tensor(nowhere, param.new_empty(0, *shape), param.shape, check_invariants=False)
             slot.param.grad = grad
         return grad
 
