@@ -58,5 +58,3 @@ class AdasumOptimizer(torch.optim.Optimizer):
 
     def set_backward_passes_per_step(self, passes: int) -> None:  # noqa: ARG002
         """Gradients may be accumulated over any number of passes."""
-
-

@@ -60,7 +60,14 @@ def allreduce_async_(
     if average is not None or op not in SIMPLE:
         op = reduction_of(op, average, process_set.process_set_id)
     return engine_for(tensor).allreduce_async(
-        name, tensor, tensor, op, prescale_factor, postscale_factor, engine_code(compression), process_set.process_set_id
+        name,
+        tensor,
+        tensor,
+        op,
+        prescale_factor,
+        postscale_factor,
+        engine_code(compression),
+        process_set.process_set_id,
     )
 
 
@@ -79,7 +86,14 @@ def allreduce_(
     if average is not None or op not in SIMPLE:
         op = reduction_of(op, average, process_set.process_set_id)
     engine_for(tensor).allreduce(
-        name, tensor, tensor, op, prescale_factor, postscale_factor, engine_code(compression), process_set.process_set_id
+        name,
+        tensor,
+        tensor,
+        op,
+        prescale_factor,
+        postscale_factor,
+        engine_code(compression),
+        process_set.process_set_id,
     )
     return tensor
 

@@ -134,7 +134,9 @@ class Broadcast(Function):
     def gradient(calls: Any, ctx: Any, grad: Tensor) -> Any:
         averaged = calls.allreduce(grad.contiguous(), None, Average, 1.0, 1.0, 0, ctx.process_set)
         is_root = _waiting.engine().rank == ctx.root
-        return averaged if is_root else averaged * 0, None, None, None
+        # Part of the graph all the same: where second derivatives are taken, all ranks must take part.
+        everywhere = torch.ones((), dtype=torch.bool)
+        return averaged if is_root else averaged.masked_fill(everywhere, 0), None, None, None
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

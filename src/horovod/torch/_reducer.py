@@ -61,7 +61,7 @@ class Rules:
 class Slot:
     """One parameter and what becomes of its gradient in this step."""
 
-    __slots__ = ("group", "left", "name", "param", "sparse")
+    __slots__ = ("group", "left", "name", "param", "sparse_dim")
 
     def __init__(self, param: Tensor, name: str, passes: int) -> None:
         self.param = param
@@ -69,8 +69,8 @@ class Slot:
         self.left = passes
         """Backward passes until the gradient is complete."""
         self.group: Group | None = None
-        self.sparse = False
-        """Whether its gradient was sparse: then it is when there is none, too."""
+        self.sparse_dim = 0
+        """Of its gradient, if that was sparse: then it is when there is none, too."""
 
 
 class Group:
@@ -155,10 +155,10 @@ class Reducer:
     def synchronize(self) -> None:
         """Returns when all gradients are reduced. Those that never came count as zeros."""
         for slot in self._hooked:
-            if slot.left > 0 and slot.param.requires_grad:
+            if slot.left > 0 and (slot.param.requires_grad or slot.group is not None):
                 self._complete(slot)
         for bundle in self._bundles:
-            self._reduce_together([slot for slot in bundle if slot.param.requires_grad])
+            self._reduce_together(bundle)
         error = self._wait()
         self._start_anew()
         self.settled = True
@@ -247,10 +247,11 @@ class Reducer:
         def finish() -> None:
             slot.param.grad = waiting()
 
-        slot.sparse = True
+        slot.sparse_dim = grad.sparse_dim()
         return finish
 
-    def _reduce_together(self, slots: Sequence[Slot]) -> None:
+    def _reduce_together(self, together: Sequence[Slot]) -> None:
+        slots = [slot for slot in together if slot.param.requires_grad]  # others are frozen for now
         grads = [slot.param.grad for slot in slots]
         if any(grad is None for grad in grads):
             grads = [self._gradient_of(slot) for slot in slots]
@@ -303,7 +304,14 @@ class Reducer:
         """The parameter's gradient; zeros if it never came."""
         grad = slot.param.grad
         if grad is None:
-            grad = torch.zeros_like(slot.param, layout=torch.sparse_coo if slot.sparse else None)
+            param = slot.param.detach()
+            grad = torch.zeros_like(param)
+            if slot.sparse_dim:
+                shape = param.shape[slot.sparse_dim :]
+                nowhere = torch.empty(slot.sparse_dim, 0, dtype=torch.int64)
+                grad = torch.sparse_coo_tensor(
+                    nowhere, param.new_empty(0, *shape), param.shape, check_invariants=False
+                )
             slot.param.grad = grad
         return grad
 

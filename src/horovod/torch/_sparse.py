@@ -23,9 +23,13 @@ def sparse_allreduce_async(
     Entries of the same index from several ranks stay apart: ``coalesce()`` adds them up.
     """
     if not tensor.is_sparse:
-        raise ValueError("sparse_allreduce_async needs a sparse (COO) tensor; use allreduce_async for others.")
+        raise ValueError(
+            "sparse_allreduce_async needs a sparse (COO) tensor; use allreduce_async for others."
+        )
     if op not in (Average, Sum):
-        raise ValueError("Sparse tensors can be reduced by hvd.Sum and hvd.Average only; see sparse_as_dense.")
+        raise ValueError(
+            "Sparse tensors can be reduced by hvd.Sum and hvd.Average only; see sparse_as_dense."
+        )
     # Entries are rows, so that they can be gathered one after the other.
     indices = allgather_async(tensor._indices().t().contiguous(), f"{name}.indices", process_set)
     values = allgather_async(tensor._values().contiguous(), f"{name}.values", process_set)

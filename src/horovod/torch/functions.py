@@ -16,6 +16,22 @@ from horovod.torch._handles import synchronize
 __all__ = ["allgather_object", "broadcast_object", "broadcast_optimizer_state", "broadcast_parameters"]
 
 
+_KNOWN = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.uint16,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+}
+"""The types that the engine has names for. Of all others only the bytes matter here."""
+
+
 def broadcast_parameters(
     params: Mapping[str, Any] | Iterable[torch.Tensor | tuple[str, torch.Tensor]], root_rank: int
 ) -> None:
@@ -74,9 +90,10 @@ class _Outline:
     def fitting(self, other: Any, param: torch.Tensor) -> torch.Tensor:
         """``other`` if it can be filled, else a new tensor for the state of ``param``."""
         device = torch.device("cpu") if self.on_cpu else param.device
-        if (
-            isinstance(other, torch.Tensor)
-            and (tuple(other.shape), other.dtype, other.device) == (self.shape, self.dtype, device)
+        if isinstance(other, torch.Tensor) and (tuple(other.shape), other.dtype, other.device) == (
+            self.shape,
+            self.dtype,
+            device,
         ):
             return other
         return torch.zeros(self.shape, dtype=self.dtype, device=device)
@@ -88,9 +105,7 @@ def _options_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
     ]
 
 
-def _outlines_of(
-    optimizer: torch.optim.Optimizer, params: list[torch.Tensor]
-) -> dict[int, dict[str, Any]]:
+def _outlines_of(optimizer: torch.optim.Optimizer, params: list[torch.Tensor]) -> dict[int, dict[str, Any]]:
     """What the state looks like, by the number of the parameter; plain values as they are."""
     return {
         index: {
@@ -154,14 +169,14 @@ def _kind(tensor: torch.Tensor) -> str:
 
 
 def _broadcast_all(named: list[tuple[str, torch.Tensor]], root_rank: int) -> None:
-    """All at once. Tensors that the engine cannot take as they are go as contiguous copies."""
+    """All at once. Tensors that the engine cannot take as they are go as contiguous copies, or as bytes."""
     started = []
     with torch.no_grad():
         for name, tensor in named:
-            plain = torch.view_as_real(tensor) if tensor.is_complex() else tensor
-            plain = plain.detach().contiguous()
-            started.append((tensor, plain, broadcast_async_(plain, root_rank, name)))
-        for tensor, plain, handle in started:
+            whole = tensor.detach().resolve_conj().resolve_neg().contiguous()
+            plain = whole if whole.dtype in _KNOWN else whole.view(-1).view(torch.uint8)
+            started.append((tensor, whole, broadcast_async_(plain, root_rank, name)))
+        for tensor, whole, handle in started:
             synchronize(handle)
-            if plain.data_ptr() != tensor.data_ptr():
-                tensor.copy_(torch.view_as_complex(plain) if tensor.is_complex() else plain)
+            if whole.data_ptr() != tensor.data_ptr():
+                tensor.copy_(whole)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -64,8 +66,10 @@ def DistributedOptimizer(
         raise ValueError(
             f"DistributedOptimizer wraps a torch.optim.Optimizer, not {type(optimizer).__name__}."
         )
-    if known(op) != Average and gradient_predivide_factor != 1.0:
-        raise ValueError("gradient_predivide_factor goes with op=hvd.Average only.")
+    runtime.engine()  # an error, here and not in the first backward pass, if there is none
+    _check_predivide(gradient_predivide_factor, known(op))
+    if process_set.process_set_id is None:
+        raise TypeError(f"{process_set} is not registered: give it to hvd.init() or hvd.add_process_set().")
     if num_groups != 0:
         warnings.warn(
             "Parameter `num_groups` has been replaced by `groups`.", DeprecationWarning, stacklevel=2
@@ -170,9 +174,9 @@ class _ReducingOptimizer(torch.optim.Optimizer):
                     stacklevel=2,
                 )
             closure = self._settle(closure)
-        self._synchronized = False
-        result = super().step(closure)  # type: ignore[safe-super]
-        self._reducer.settled = False
+        # Not all optimizers take a closure.
+        result = super().step() if closure is None else super().step(closure)  # type: ignore[safe-super]
+        self._synchronized = self._reducer.settled = False
         return result
 
     step.hooked = True  # type: ignore[attr-defined]  # the wrapped optimizer's step calls the hooks
@@ -243,17 +247,42 @@ def _wrapped(optimizer: torch.optim.Optimizer, addition: type[torch.optim.Optimi
     Its constructor is not called again: what that would need, or do, is the class's own affair.
     """
     base = type(optimizer)
-    if issubclass(base, addition):
-        raise ValueError("The optimizer is distributed already.")
+    if "_parameter_names" in vars(optimizer):
+        raise ValueError("The optimizer is distributed already: its gradients would be reduced twice.")
     distributed = type(base.__name__, (addition, base), {"__module__": __name__, "__doc__": base.__doc__})
     wrapped = distributed.__new__(distributed)
-    # A scheduler may have put a `step` of its own into the object; it would call the wrapped one's.
-    wrapped.__dict__.update({key: value for key, value in vars(optimizer).items() if key != "step"})
+    # One dictionary for both objects: a scheduler may know the other, and load_state_dict() puts new ones into it.
+    wrapped.__dict__ = vars(optimizer)
+    if "step" in vars(optimizer):
+        wrapped.step = _noticed_step(wrapped)
     return wrapped
+
+
+def _noticed_step(wrapped: Any) -> Callable[..., Any]:
+    """A step that takes the place of the one that a scheduler has put into the object.
+
+    Schedulers want to know whether the optimizer has stepped; the one they put there calls the old class's.
+    """
+    distributed = type(wrapped)
+
+    @functools.wraps(distributed.step)
+    def step(*args: Any, **kwargs: Any) -> Any:
+        wrapped._opt_called = True
+        return distributed.step(wrapped, *args, **kwargs)
+
+    step._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    return step
 
 
 def _default_name(group: int, index: int) -> str:
     return f"allreduce.noname.{group}.{index}"
+
+
+def _check_predivide(factor: float, op: int) -> None:
+    if op != Average and factor != 1.0:
+        raise ValueError("gradient_predivide_factor goes with op=hvd.Average only.")
+    if not math.isfinite(factor) or factor == 0.0:
+        raise ValueError(f"gradient_predivide_factor must be a finite number other than 0, not {factor}.")
 
 
 def _check_passes(passes: int) -> None:

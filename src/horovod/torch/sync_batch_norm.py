@@ -139,7 +139,9 @@ class _Normalise(torch.autograd.Function):
             scale = inverse if weight is None else inverse * weight
             slope = sums[1] / count * inverse**2
             level = sums[0] / count
-            grad_input = grad - _per_channel(level.to(kind), input) - centred * _per_channel(slope.to(kind), input)
+            grad_input = (
+                grad - _per_channel(level.to(kind), input) - centred * _per_channel(slope.to(kind), input)
+            )
             grad_input = (grad_input * _per_channel(scale.to(kind), input)).to(input.dtype)
         if weight is not None and ctx.needs_input_grad[1]:
             grad_weight = (sum_product * inverse).to(weight.dtype)
