@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import horovod.torch as hvd
-from tests.support.outcomes import assert_raised, error_of
 from tests.support.world import Workers
 from tests.torch.marks import on_worlds
 from tests.torch.training import CLOSE, assert_same_everywhere, assert_same_model, own
@@ -80,15 +79,27 @@ def _sparse_missing(sparse_as_dense: bool) -> None:
 
 
 @on_worlds(2)
-def test_sparse_gradients_in_a_group(world: Workers) -> None:
-    errors = world.run(_sparse_group)
-    assert_raised(errors, "ValueError", "'table.weight'", "sparse_as_dense=True")
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+def test_sparse_gradients_in_a_group(world: Workers, sparse_as_dense: bool) -> None:
+    """They are gathered beside it, or made dense."""
+    world.run(_sparse_group, sparse_as_dense)
 
 
-def _sparse_group() -> Any:
-    model = Words()
+def _sparse_group(sparse_as_dense: bool) -> None:
+    model, alone = Words(), Words()
+    alone.load_state_dict(model.state_dict())
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), groups=1
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        groups=1,
+        sparse_as_dense=sparse_as_dense,
     )
-    assert optimizer is not None
-    return error_of(lambda: model(torch.arange(6)).sum().backward())
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        model(torch.arange(6)).sum().backward()
+        alone(torch.arange(6)).sum().backward()
+        optimizer.step()
+        plain.step()
+    assert_same_model(model, alone, **CLOSE)
