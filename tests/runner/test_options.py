@@ -126,3 +126,74 @@ def test_version(argv):
 )
 def test_questions(argv, question):
     assert parse(argv) is question
+
+
+FLAGS_OF_THE_ORIGINAL = """
+-v --version -np --num-proc -cb --check-build --disable-cache --start-timeout --network-interfaces
+--network-interface --output-filename --verbose --config-file -p --ssh-port -i --ssh-identity-file
+--fusion-threshold-mb --cycle-time-ms --cache-capacity --hierarchical-allreduce
+--no-hierarchical-allreduce --hierarchical-allgather --no-hierarchical-allgather --torus-allreduce
+--no-torus-allreduce --autotune --no-autotune --autotune-log-file --autotune-warmup-samples
+--autotune-steps-per-sample --autotune-bayes-opt-max-samples --autotune-gaussian-process-noise --min-np
+--min-num-proc --max-np --max-num-proc --slots-per-host --elastic-timeout --reset-limit
+--blacklist-cooldown-range --timeline-filename --timeline-mark-cycles --no-timeline-mark-cycles
+--no-stall-check --stall-check --stall-check-warning-time-seconds --stall-check-shutdown-time-seconds
+--mpi-threads-disable --no-mpi-threads-disable --mpi-args --tcp --binding-args --num-nccl-streams
+--thread-affinity --gloo-timeout-seconds --log-level --log-with-timestamp --log-without-timestamp
+--log-hide-timestamp --no-log-hide-timestamp -prefix-timestamp --prefix-output-with-timestamp -H --hosts
+-hostfile --hostfile --host-discovery-script --gloo --mpi --jsrun
+"""
+
+
+@pytest.mark.parametrize("flag", FLAGS_OF_THE_ORIGINAL.split())
+def test_every_flag_of_the_original_is_known(flag: str) -> None:
+    assert flag in {name for action in build_parser()._actions for name in action.option_strings}
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["--disable-cache"], "--disable-cache has no effect: nothing about hosts is cached"),
+        (["-p", "22"], "-p has no effect: all ranks are on this machine"),
+        (["--network-interface=eth0"], "--network-interface has no effect: all ranks are on this machine"),
+        (["--num_nccl_streams", "2"], "--num-nccl-streams has no effect: NCCL is torch's"),
+    ],
+)
+def test_flags_without_effect_are_told(words: list[str], note: str) -> None:
+    found = parse(["-np", "2", *words, "ls", "-l"])
+    assert isinstance(found, Options)
+    assert found.notes == [note]
+    assert found.command == ["ls", "-l"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--min-np", "1"],
+        ["--blacklist-cooldown-range", "1", "2"],
+        ["--autotune"],
+        ["--autotune-log-file", "f"],
+        ["--jsrun"],
+        ["--host-discovery-script", "./find.sh"],
+        ["--thread-affinity", "1"],
+    ],
+    ids=" ".join,
+)
+def test_what_cannot_be_had_is_refused(words: list[str]) -> None:
+    with pytest.raises(UsageError, match=f"^{words[0]}: .*not available yet"):
+        parse(["-np", "2", *words, "ls"])
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["-H", "a:1", "--hostfile", "f"], "not allowed with"),
+        (["--mpi", "--gloo"], "not allowed with"),
+        (["--mpi-args=-x A"], "--mpi-args and --binding-args go with --mpi"),
+        (["--mpi", "--output-filename", "d"], "the output is mpirun's"),
+    ],
+    ids=str,
+)
+def test_what_does_not_go_together(words: list[str], complaint: str) -> None:
+    with pytest.raises(UsageError, match=complaint):
+        parse(["-np", "1", *words, "ls"])

@@ -23,6 +23,7 @@ from typing import IO, Any
 from horovod.runner.environment import CALLER
 from horovod.runner.errors import WorkerFailedError
 from horovod.runner.handover import VARIABLE, Call, Failure, Handover, Success
+from horovod.runner.hosts import read_hostfile
 from horovod.runner.launch.mpirun import mpirun_command
 
 __all__ = ["run"]
@@ -129,18 +130,11 @@ def _horovodrun(
 
 
 def _read_hosts(hostfile: str | None) -> str | None:
-    """``host slots=2`` lines as ``host:2,...``."""
+    """The file's hosts as ``-H`` takes them."""
     if hostfile is None:
         return None
-    found = []
-    for line in Path(hostfile).read_text().splitlines():
-        words = line.partition("#")[0].split()
-        if words:
-            count = next(
-                (word.removeprefix("slots=") for word in words[1:] if word.startswith("slots=")), "1"
-            )
-            found.append(f"{words[0]}:{count}")
-    return ",".join(found)
+    hosts = read_hostfile(Path(hostfile).read_text(), hostfile)
+    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
 
 
 def _renamed(old: str, given: int | None, new: str) -> int | None:

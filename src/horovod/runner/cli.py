@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,13 @@ from dataclasses import replace
 
 import horovod
 from horovod._config import Settings
+from horovod._identity import is_foreign
 from horovod.runner.desk import Desk
 from horovod.runner.environment import CALLER, JobFacts, worker_environment
-from horovod.runner.hosts import Host, is_local, parse_hosts
+from horovod.runner.hosts import Host, is_local, parse_hosts, read_hostfile
 from horovod.runner.launch import Worker
 from horovod.runner.launch.local import LocalLauncher
+from horovod.runner.launch.mpirun import mpirun_command
 from horovod.runner.options import Options, Question, UsageError, parse
 from horovod.runner.output import Sink, open_sinks, rank_directory
 from horovod.runner.placement import Slot, place
@@ -50,7 +53,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (caller := os.environ.get(CALLER)) and not die_with_parent(signal.SIGTERM, int(caller)):
         return 128 + signal.SIGTERM
     try:
-        return _run(options, slots)
+        return _run_by_mpi(options) if options.mpi else _run(options, slots)
+    except RuntimeError as error:  # no mpirun
+        return _complain(str(error), NOT_FOUND)
     except OSError as error:  # too many processes or open files; the guardians end what was started
         return _complain(f"cannot start the ranks: {error}", 1)
 
@@ -76,7 +81,8 @@ def _with_config_file(options: Options) -> Options:
     from horovod.runner.config_file import read_config_file
 
     config = read_config_file(options.config_file)
-    return replace(options, settings={**config.settings, **options.settings}, notes=config.notes)
+    notes = [*options.notes, *config.notes]
+    return replace(options, settings={**config.settings, **options.settings}, notes=notes)
 
 
 def _run(options: Options, slots: Sequence[Slot]) -> int:
@@ -105,6 +111,32 @@ def _run(options: Options, slots: Sequence[Slot]) -> int:
     return Supervisor(launcher, view, desk).run(workers)
 
 
+def _run_by_mpi(options: Options) -> int:
+    """Becomes ``mpirun``."""
+    hosts = (
+        ",".join(f"{host.name}:{host.slots}" for host in _hosts(options)) if _names_hosts(options) else None
+    )
+    command = mpirun_command(
+        options.num_proc, options.command, os.environ, hosts, options.mpi_args, options.binding_args
+    )
+    for note in options.notes:
+        _write_all(Sink(2), f"horovodrun: {note}\n")
+    if options.verbose:
+        _write_all(Sink(2), f"horovodrun: {shlex.join(command)}\n")
+    env = {name: value for name, value in os.environ.items() if not is_foreign(name)}
+    os.execve(command[0], command, {**env, **options.settings})
+
+
+def _names_hosts(options: Options) -> bool:
+    return options.hosts is not None or options.hostfile is not None
+
+
+def _hosts(options: Options) -> list[Host]:
+    if options.hostfile is not None:
+        return read_hostfile(options.hostfile.read_text(), str(options.hostfile))
+    return parse_hosts(options.hosts) if options.hosts else [Host("localhost", options.num_proc)]
+
+
 def _open_desk(view: View, job_id: str, size: int) -> Desk | None:
     try:
         return Desk(job_id, size, view.say, verbose=view.verbose)
@@ -115,8 +147,7 @@ def _open_desk(view: View, job_id: str, size: int) -> Desk | None:
 
 
 def _slots(options: Options) -> list[Slot]:
-    hosts = parse_hosts(options.hosts) if options.hosts else [Host("localhost", options.num_proc)]
-    slots = place(hosts, options.num_proc)
+    slots = place(_hosts(options), options.num_proc)
     for name in dict.fromkeys(slot.host for slot in slots):
         if not is_local(name):
             raise ValueError(f"host {name} is another machine: that is not available yet in this version")

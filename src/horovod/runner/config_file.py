@@ -12,23 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from horovod._config import Setting, as_environment, settings_table
+from horovod.runner.originals import yaml_keys
 
 __all__ = ["ConfigFile", "interpret", "read_config_file"]
 
 _CONTROLLER = "controller"
-_NOT_YET = {
-    "params": ("hierarchical_allreduce", "hierarchical_allgather", "torus_allreduce"),
-    "autotune": (
-        "enabled",
-        "log_file",
-        "warmup_samples",
-        "steps_per_sample",
-        "bayes_opt_max_samples",
-        "gaussian_process_noise",
-    ),
-    "library_options": ("mpi_threads_disable", "num_nccl_streams", "thread_affinity", "gloo_timeout_seconds"),
-}
-_NOT_YET_KEYS = {f"{section}.{name}" for section, names in _NOT_YET.items() for name in names}
 
 
 @dataclass(frozen=True)
@@ -59,6 +47,7 @@ def read_config_file(path: Path) -> ConfigFile:
 def interpret(document: object, source: str) -> ConfigFile:
     """The settings in a parsed document; ``source`` names it in errors."""
     known = {setting.yaml.key: setting for setting in settings_table() if setting.yaml is not None}
+    without_effect = yaml_keys()
     values: dict[str, object] = {}
     notes: list[str] = []
     for key, value in _flatten(document, source):
@@ -67,10 +56,10 @@ def interpret(document: object, source: str) -> ConfigFile:
                 values[known[key].name] = _read(known[key], value, f"{source}: {key}")
         elif key == _CONTROLLER:
             _check_controller(value, f"{source}: {key}")
-        elif key in _NOT_YET_KEYS:
-            notes.append(f"{source}: {key} is not available yet in this version, and ignored")
+        elif key in without_effect:
+            notes.append(f"{source}: {key} has no effect: {without_effect[key]}")
         else:
-            raise ValueError(f"{source}: {_unknown(key, [*known, *_NOT_YET_KEYS, _CONTROLLER])}")
+            raise ValueError(f"{source}: {_unknown(key, [*known, *without_effect, _CONTROLLER])}")
     return ConfigFile(as_environment(values), notes)
 
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Host", "is_local", "parse_hosts"]
+__all__ = ["Host", "is_local", "parse_hosts", "read_hostfile"]
 
 _PATTERN = re.compile(r"([\w.-]+):(\d+)", re.ASCII)
 
@@ -37,6 +37,22 @@ def parse_hosts(text: str) -> list[Host]:
             raise ValueError(f"host {name} has 0 slots: it must have at least 1")
         slots[name] = slots.get(name, 0) + count
     return [Host(name, count) for name, count in slots.items()]
+
+
+def read_hostfile(text: str, source: str) -> list[Host]:
+    """Read lines ``host slots=2``; without slots a host has one. ``source`` names the file in errors."""
+    parts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        slots = [word.removeprefix("slots=") for word in words[1:] if word.startswith("slots=")]
+        if not words:
+            continue
+        if len(words) != 1 + len(slots) or not all(count.isdigit() for count in slots):
+            raise ValueError(f"{source}, line {number}: {line.strip()!r} must look like: host slots=2")
+        parts.append(f"{words[0]}:{slots[0] if slots else 1}")
+    if not parts:
+        raise ValueError(f"{source} names no host")
+    return parse_hosts(",".join(parts))
 
 
 def is_local(name: str) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod._config import Flag, Setting, as_environment, settings_table
+from horovod.runner.originals import ORIGINALS, Original
 
 __all__ = ["Options", "Question", "UsageError", "parse", "split_command"]
 
@@ -44,6 +45,10 @@ class Options:
     num_proc: int
     command: Sequence[str]
     hosts: str | None = None
+    hostfile: Path | None = None
+    mpi: bool = False
+    mpi_args: str | None = None
+    binding_args: str | None = None
     output_filename: Path | None = None
     prefix_timestamp: bool = False
     verbose: bool = False
@@ -57,6 +62,19 @@ class Options:
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
+
+
+class _Note(argparse.Action):
+    """A flag of the original without effect: refused, or noted."""
+
+    def __init__(self, *args: Any, original: Original, **kwargs: Any) -> None:
+        self._original = original
+        super().__init__(*args, **kwargs)
+
+    def __call__(self, _parser: Any, namespace: Any, _values: Any, option_string: str | None = None) -> None:
+        if self._original.refused:
+            raise UsageError(f"{option_string}: {self._original.why}")
+        namespace.notes = [*namespace.notes, f"{option_string} has no effect: {self._original.why}"]
 
 
 class _Store(argparse.Action):
@@ -85,19 +103,10 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         add_help=False,
     )
-    parser.set_defaults(settings={})
+    parser.set_defaults(settings={}, notes=[])
     _add_general(parser)
     starting = parser.add_argument_group(_GROUP_TITLES["starting"])
-    starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
-    starting.add_argument(
-        "-H",
-        "--hosts",
-        metavar="HOST:SLOTS,...",
-        help="where, with room for how many ranks (default localhost:N)",
-    )
-    starting.add_argument(
-        "--gloo", action="store_true", help=argparse.SUPPRESS
-    )  # what the original calls our default
+    _add_starting(starting)
     output = parser.add_argument_group("the ranks' output")
     output.add_argument(
         "--output-filename",
@@ -115,7 +124,45 @@ def build_parser() -> argparse.ArgumentParser:
     groups = {"starting": starting}
     for setting in settings_table():
         _add_setting(parser, groups, setting)
+    for original in ORIGINALS:
+        parser.add_argument(
+            *original.flags,
+            action=_Note,
+            original=original,
+            nargs=original.values if original.values != 1 else None,
+            dest=argparse.SUPPRESS,
+            default=argparse.SUPPRESS,
+            help=argparse.SUPPRESS,
+        )
     return parser
+
+
+def _add_starting(starting: argparse._ArgumentGroup) -> None:
+    starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
+    where = starting.add_mutually_exclusive_group()
+    where.add_argument(
+        "-H",
+        "--hosts",
+        metavar="HOST:SLOTS,...",
+        help="where, with room for how many ranks (default localhost:N)",
+    )
+    where.add_argument(
+        "-hostfile",
+        "--hostfile",
+        type=Path,
+        metavar="FILE",
+        help="the same as lines of a file: HOST slots=SLOTS",
+    )
+    how = starting.add_mutually_exclusive_group()
+    how.add_argument("--mpi", action="store_true", help="start the ranks by mpirun, whichever is in PATH")
+    # What the original calls our default.
+    how.add_argument("--gloo", action="store_true", help=argparse.SUPPRESS)
+    starting.add_argument(
+        "--mpi-args", metavar="ARGS", help="with --mpi: more options for mpirun, as one word"
+    )
+    starting.add_argument(
+        "--binding-args", metavar="ARGS", help="with --mpi: how ranks are bound to CPUs (default: not at all)"
+    )
 
 
 def _add_general(parser: argparse.ArgumentParser) -> None:
@@ -167,7 +214,7 @@ def split_command(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple
 
     argparse alone would also look at the command's own options, and stumble over those that resemble ours.
     """
-    arity = {name: action.nargs != 0 for action in parser._actions for name in action.option_strings}
+    arity = {name: _words(action) for action in parser._actions for name in action.option_strings}
     options: list[str] = []
     words = iter(argv)
     for word in words:
@@ -180,9 +227,15 @@ def split_command(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple
             name = name.replace("_", "-")
         options.append(name + equals + value)
         matches = [name] if name in arity else [known for known in arity if known.startswith(name)]
-        if not equals and matches and all(arity[match] for match in matches):
-            options += [value for value in (next(words, None),) if value is not None]
+        if not equals and matches:
+            following = min(arity[match] for match in matches)
+            options += [value for value in (next(words, None) for _ in range(following)) if value is not None]
     return options, list(words)
+
+
+def _words(action: argparse.Action) -> int:
+    """How many words an option takes."""
+    return 1 if action.nargs is None else int(action.nargs)
 
 
 class Question(enum.Enum):
@@ -211,13 +264,22 @@ def parse(argv: Sequence[str]) -> Options | Question | str:
         raise UsageError("-np is missing: how many ranks shall be started?")
     if not command:
         raise UsageError("the command is missing: what shall the ranks run?")
+    if found.mpi and (found.output_filename is not None or found.prefix_timestamp):
+        raise UsageError("with --mpi the output is mpirun's: give it its own option by --mpi-args")
+    if not found.mpi and (found.mpi_args is not None or found.binding_args is not None):
+        raise UsageError("--mpi-args and --binding-args go with --mpi")
     return Options(
         num_proc=found.num_proc,
         command=command,
         hosts=found.hosts,
+        hostfile=found.hostfile,
+        mpi=found.mpi,
+        mpi_args=found.mpi_args,
+        binding_args=found.binding_args,
         output_filename=found.output_filename,
         prefix_timestamp=found.prefix_timestamp,
         verbose=found.verbose,
         config_file=found.config_file,
         settings=as_environment(found.settings),
+        notes=found.notes,
     )

@@ -38,14 +38,17 @@ def maker_of(version: str) -> Maker:
     return Maker.UNKNOWN
 
 
-def words_for(maker: Maker, ranks: int, hosts: str | None) -> list[str]:
+def words_for(maker: Maker, ranks: int, hosts: str | None = None, binding: str | None = None) -> list[str]:
     """The options that every job needs: as many ranks as asked for, free to use all CPUs of their host."""
     words = ["-np", str(ranks)]
+    bound = None if binding is None else shlex.split(binding)
     if maker is Maker.OPEN_MPI:
-        words = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--map-by", "slot", *words]
+        bound = ["--bind-to", "none", "--map-by", "slot"] if bound is None else bound
+        words = ["--allow-run-as-root", "--oversubscribe", *bound, *words]
         return words + (["-H", hosts] if hosts else [])
-    if maker is Maker.MPICH:
-        words = ["-bind-to", "none", *words]
+    if maker is Maker.MPICH and bound is None:
+        bound = ["-bind-to", "none"]
+    words = [*(bound or []), *words]
     if hosts:
         words += ["-hosts", ",".join(host.partition(":")[0] for host in hosts.split(","))]
     return words
@@ -57,6 +60,7 @@ def mpirun_command(
     environ: Mapping[str, str],
     hosts: str | None = None,
     mpi_args: str | None = None,
+    binding_args: str | None = None,
 ) -> list[str]:
     """``mpirun ... task``. The ranks get the caller's environment; on one machine nothing has to be named."""
     path = shutil.which("mpirun", path=environ.get("PATH"))
@@ -74,4 +78,4 @@ def mpirun_command(
         check=False,
     )
     maker = maker_of(version.stdout + version.stderr)
-    return [path, *words_for(maker, ranks, hosts), *shlex.split(mpi_args or ""), *task]
+    return [path, *words_for(maker, ranks, hosts, binding_args), *shlex.split(mpi_args or ""), *task]
