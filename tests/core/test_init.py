@@ -114,7 +114,7 @@ def _claim(ranks: list[int], sizes: list[int], plane: str, job: str) -> Raised |
 
 
 def test_a_rank_that_is_taken(start_workers: StartWorkers) -> None:
-    world = start_workers(4, settings={"HOROVOD_START_TIMEOUT": "2"})
+    world = start_workers(4, settings={"HOROVOD_START_TIMEOUT": "6"})
     outcomes = world.run(_claim, [0, 1, 1, 1], [3] * 4, "shm", a_job("claimed twice"))
     refused = [
         outcome for outcome in outcomes[1:] if outcome and "rank 1 of this job already" in outcome.message
@@ -124,7 +124,7 @@ def test_a_rank_that_is_taken(start_workers: StartWorkers) -> None:
 
 
 def test_rank_0_is_taken(start_workers: StartWorkers) -> None:
-    world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "1"})
+    world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "5"})
     outcomes = world.run(_claim, [0, 0], [2, 2], "shm", a_job("two rank 0"))
     refused = [outcome for outcome in outcomes if outcome and "rank 0 of this job already" in outcome.message]
     assert len(refused) == 1, outcomes
@@ -141,14 +141,14 @@ def test_the_job_comes_up_although_a_rank_is_claimed_twice(start_workers: StartW
 
 
 def test_sizes_that_disagree(start_workers: StartWorkers) -> None:
-    world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "1"})
+    world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "5"})
     outcomes = world.run(_claim, [0, 1], [2, 3], "shm", a_job("sizes"))
     assert_raised(outcomes[1:], "InitError", "Rank 1 was told of 3 ranks, rank 0 of 2")
     assert_raised(outcomes[:1], "InitError", "rank(s) 1 of 2")
 
 
 def test_planes_that_disagree(start_workers: StartWorkers) -> None:
-    world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "1"})
+    world = start_workers(2, settings={"HOROVOD_START_TIMEOUT": "5"})
     outcomes = world.run(_claim_with_other_planes)
     assert_raised(outcomes[1:], "InitError", "HOROVOD_CPU_OPERATIONS")
 

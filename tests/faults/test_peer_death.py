@@ -286,7 +286,7 @@ def test_a_rank_that_ends_during_init_is_named(start: Start) -> None:
 
 
 def test_a_rank_that_never_comes_is_named(start: Start) -> None:
-    job = start(3, DURING_INIT, {"VICTIM": "2", "HOROVOD_START_TIMEOUT": "1"})
+    job = start(3, DURING_INIT, {"VICTIM": "2", "HOROVOD_START_TIMEOUT": "5"})
     assert job[2].wait() == 3
     for rank in job.others(2):
         rank.assert_quiet_exit()

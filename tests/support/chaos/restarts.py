@@ -20,7 +20,7 @@ VICTIMS = ("one", "all", "launcher")
 OPERATIONS = ("init", *("small", "large", "many", "allgather") * 500, "shutdown")
 """More than can be done before the end comes."""
 
-START_TIMEOUT = "2"
+START_TIMEOUT = "5"
 """Soon: a rank may be killed before the others have seen it."""
 
 
