@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 import horovod.torch as hvd
-from tests.support.outcomes import assert_raised, error_of
 from tests.support.world import Workers
 from tests.torch.marks import on_worlds
 from tests.torch.training import CLOSE, assert_same_everywhere, assert_same_model, own
@@ -31,7 +30,7 @@ class Words(nn.Module):
 @on_worlds(2, 3)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}, {"op": hvd.Sum}],
+    [{}, {"groups": 1}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}, {"op": hvd.Sum}],
     ids=str,
 )
 def test_sparse_gradients(world: Workers, options: dict[str, Any]) -> None:
@@ -77,18 +76,3 @@ def _sparse_missing(sparse_as_dense: bool) -> None:
             model.layer(torch.ones(6, 4, dtype=torch.float64)).sum().backward()
         optimizer.step()
     assert_same_everywhere(model.parameters())
-
-
-@on_worlds(2)
-def test_sparse_gradients_in_a_group(world: Workers) -> None:
-    errors = world.run(_sparse_group)
-    assert_raised(errors, "ValueError", "'table.weight'", "sparse_as_dense=True")
-
-
-def _sparse_group() -> Any:
-    model = Words()
-    optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), groups=1
-    )
-    assert optimizer is not None
-    return error_of(lambda: model(torch.arange(6)).sum().backward())
