@@ -30,7 +30,7 @@ class Words(nn.Module):
 @on_worlds(2, 3)
 @pytest.mark.parametrize(
     "options",
-    [{}, {"groups": 1}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}, {"op": hvd.Sum}],
+    [{}, {"sparse_as_dense": True}, {"sparse_as_dense": True, "groups": 1}, {"op": hvd.Sum}],
     ids=str,
 )
 def test_sparse_gradients(world: Workers, options: dict[str, Any]) -> None:
@@ -76,3 +76,30 @@ def _sparse_missing(sparse_as_dense: bool) -> None:
             model.layer(torch.ones(6, 4, dtype=torch.float64)).sum().backward()
         optimizer.step()
     assert_same_everywhere(model.parameters())
+
+
+@on_worlds(2)
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+def test_sparse_gradients_in_a_group(world: Workers, sparse_as_dense: bool) -> None:
+    """They are gathered beside it, or made dense."""
+    world.run(_sparse_group, sparse_as_dense)
+
+
+def _sparse_group(sparse_as_dense: bool) -> None:
+    model, alone = Words(), Words()
+    alone.load_state_dict(model.state_dict())
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1),
+        model.named_parameters(),
+        groups=1,
+        sparse_as_dense=sparse_as_dense,
+    )
+    plain = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        plain.zero_grad()
+        model(torch.arange(6)).sum().backward()
+        alone(torch.arange(6)).sum().backward()
+        optimizer.step()
+        plain.step()
+    assert_same_model(model, alone, **CLOSE)
