@@ -147,7 +147,7 @@ def _names(model: nn.Module) -> Any:
 
 
 DIFFERENCES: dict[str, tuple[Any, tuple[str, ...]]] = {
-    "shape": (_shape, ("'2.weight'", "[4, 8]", "[4, 9]")),
+    "shape": (_shape, ("'2.weight'", "[4, 520]", "[4, 9]")),
     "dtype": (_dtype, ("'2.bias'", "float64", "float32")),
     "more": (_more, ("'3.bias'", "has only 4")),
     "order": (_order, ("'0.weight'", "'2.bias'")),

@@ -316,10 +316,10 @@ def test_second_derivatives(world: Workers, name: str) -> None:
 
 
 def _second(name: str) -> None:
-    """An operation is linear, and so is its gradient ``back``: of the weights w it is ``back(w)``.
+    """The gradient is an operation as well, whose gradient is the first one again, up to a factor.
 
-    The derivative of ``sum(back(w) * v)`` with respect to w is the adjoint of ``back``, which is known where
-    ``back`` is the adjoint of the operation, up to the factor of the convention.
+    An allgather's is an average, and so is a broadcast's: what comes out is the operation over the number of
+    ranks.
     """
     leaf = _leaf(2 * hvd.size())
     output = SECOND[name](leaf)
@@ -327,12 +327,8 @@ def _second(name: str) -> None:
     (first,) = torch.autograd.grad(output, leaf, weights, create_graph=True)
     towards = _random(50 + hvd.rank(), *leaf.shape)
     (second,) = torch.autograd.grad(first, weights, towards)
-    factor = {"allgather": 1 / hvd.size(), "broadcast": 1 / hvd.size(), "reducescatter": hvd.size()}
-    forward = SECOND[name](towards) * factor.get(name.removeprefix("grouped_"), 1.0)
-    if name == "reducescatter" or name == "grouped_reducescatter":
-        forward = hvd.reducescatter(towards)  # the gradient of an allgather is an average, not a sum
-        forward = forward * hvd.size()
-    _close(second, forward)
+    averaged = name in ("allgather", "grouped_allgather", "broadcast")
+    _close(second, SECOND[name](towards) / (hvd.size() if averaged else 1))
 
 
 @on_worlds(1, 2)

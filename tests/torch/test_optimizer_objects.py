@@ -225,7 +225,7 @@ def _refusals() -> dict[str, tuple[Callable[[], Any], tuple[str, ...]]]:
         "groups float": (wrap(names, groups=2.0), ("positive number or a list",)),
         "groups flat": (wrap(names, groups=[weight, bias]), ("list of lists",)),
         "groups of names": (wrap(names, groups=[["0.weight"]]), ("parameters", "str")),
-        "groups overlap": (wrap(names, groups=[[weight, bias], [weight]]), ("twice", "[8, 6]")),
+        "groups overlap": (wrap(names, groups=[[weight, bias], [weight]]), ("twice", "[520, 6]")),
         "predivide sum": (wrap(names, op=hvd.Sum, gradient_predivide_factor=2.0), ("hvd.Average",)),
         "predivide adasum": (wrap(names, op=hvd.Adasum, gradient_predivide_factor=2.0), ("hvd.Average",)),
         "passes 0": (wrap(names, backward_passes_per_step=0), ("backward_passes_per_step", "1 or more", "0")),

@@ -13,14 +13,18 @@ import horovod.torch as hvd
 Tensor = torch.Tensor
 MakeOptimizer = Callable[[nn.Module], torch.optim.Optimizer]
 
+WIDE = 520
 ROWS = 12
 """Of a batch: as many for each of 1, 2, 3 and 4 ranks."""
 
 
 def mlp(dtype: torch.dtype = torch.float64, seed: int = 0) -> nn.Sequential:
-    """Two layers, the same whenever it is made. In double precision rounding is no concern."""
+    """Two layers, the same whenever it is made. In double precision rounding is no concern.
+
+    The matrices are large enough to be reduced on their own; the biases are not.
+    """
     torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype)
+    return nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 4)).to(dtype)
 
 
 def batch(step: int, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -89,7 +93,7 @@ def assert_close(tensors: Iterable[Tensor], expected: Iterable[Tensor], **tolera
 
 def assert_same_everywhere(tensors: Iterable[Tensor]) -> None:
     """Every rank has the same bits."""
-    mine = [tensor.detach().contiguous().numpy().tobytes() for tensor in tensors]
+    mine = [tensor.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for tensor in tensors]
     assert all(theirs == mine for theirs in hvd.allgather_object(mine))
 
 
@@ -97,3 +101,14 @@ def all_parameters(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     """What it optimizes."""
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+class Numbers(torch.utils.data.Dataset[tuple[Tensor, Tensor]]):
+    """A data set that loader processes can import. It remembers who read it."""
+
+    def __len__(self) -> int:
+        return 4 * ROWS
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        data, target = batch(index // ROWS)
+        return data[index % ROWS], target[index % ROWS]

@@ -15,6 +15,8 @@ in ``_`` work in place, those with ``_async`` return a handle for :func:`poll` a
 
 from __future__ import annotations
 
+from typing import Any
+
 try:
     import torch  # noqa: F401
 except ImportError as error:
@@ -91,6 +93,16 @@ from horovod.torch.mpi_ops import (
 )
 from horovod.torch.optimizer import DistributedOptimizer
 from horovod.torch.sync_batch_norm import SyncBatchNorm
+
+
+def __getattr__(name: str) -> Any:
+    if name == "elastic":
+        raise AttributeError(
+            "horovod.torch.elastic is not there yet: this version cannot change the number of ranks of a job "
+            "that runs."
+        )
+    raise AttributeError(f"module 'horovod.torch' has no attribute {name!r}")
+
 
 __all__ = [
     "Adasum",

@@ -56,5 +56,5 @@ class AdasumOptimizer(torch.optim.Optimizer):
         raise AssertionError("skip_synchronize() does not go with op=hvd.Adasum: there is nothing to skip.")
         yield
 
-    def set_backward_passes_per_step(self, passes: int) -> None:  # noqa: ARG002
+    def set_backward_passes_per_step(self, passes: int) -> None:
         """Gradients may be accumulated over any number of passes."""

@@ -9,13 +9,15 @@ import torch
 from horovod._core.compression import engine_code
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import SIMPLE, Average, known, reduction_of
+from horovod.torch._checked import engine_for, engine_for_group, members
+from horovod.torch._eager import eager
 from horovod.torch._outputs import Wrap, empty_like
-from horovod.torch._routes import engine_for, engine_for_group
 from horovod.torch.compression import Compression, Compressor
 
 Tensor = torch.Tensor
 
 
+@eager
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -45,6 +47,7 @@ def allreduce_async(
     )
 
 
+@eager
 def allreduce_async_(
     tensor: Tensor,
     average: bool | None = None,
@@ -71,6 +74,7 @@ def allreduce_async_(
     )
 
 
+@eager
 def allreduce_(
     tensor: Tensor,
     average: bool | None = None,
@@ -98,6 +102,7 @@ def allreduce_(
     return tensor
 
 
+@eager
 def grouped_allreduce_async(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -110,7 +115,7 @@ def grouped_allreduce_async(
     compression: type[Compressor] = Compression.none,
 ) -> int:
     """Starts a :func:`grouped_allreduce` and returns its one handle, whose result is a tuple."""
-    inputs = list(tensors)
+    inputs = members(tensors)
     return engine_for_group(inputs).grouped_allreduce_async(
         name,
         inputs,
@@ -123,6 +128,7 @@ def grouped_allreduce_async(
     )
 
 
+@eager
 def grouped_allreduce_async_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -135,7 +141,7 @@ def grouped_allreduce_async_(
     compression: type[Compressor] = Compression.none,
 ) -> int:
     """:func:`grouped_allreduce_async` in place."""
-    inputs = list(tensors)
+    inputs = members(tensors)
     return engine_for_group(inputs).grouped_allreduce_async(
         name,
         inputs,
@@ -148,6 +154,7 @@ def grouped_allreduce_async_(
     )
 
 
+@eager
 def grouped_allreduce_(
     tensors: Sequence[Tensor],
     average: bool | None = None,
@@ -160,7 +167,7 @@ def grouped_allreduce_(
     compression: type[Compressor] = Compression.none,
 ) -> tuple[Tensor, ...]:
     """:func:`grouped_allreduce` in place; returns the tensors."""
-    inputs = list(tensors)
+    inputs = members(tensors)
     engine_for_group(inputs).grouped_allreduce(
         name,
         inputs,
@@ -174,6 +181,7 @@ def grouped_allreduce_(
     return tuple(inputs)
 
 
+@eager
 def allgather_async(
     tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -181,16 +189,18 @@ def allgather_async(
     return engine_for(tensor).allgather_async(name, tensor, Wrap([tensor]), process_set.process_set_id)
 
 
+@eager
 def grouped_allgather_async(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Starts a :func:`grouped_allgather` and returns its handle."""
-    inputs = list(tensors)
+    inputs = members(tensors)
     return engine_for_group(inputs).grouped_allgather_async(
         name, inputs, Wrap(inputs), process_set.process_set_id
     )
 
 
+@eager
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -200,6 +210,7 @@ def broadcast_async(
     )
 
 
+@eager
 def broadcast_async_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
@@ -207,6 +218,7 @@ def broadcast_async_(
     return engine_for(tensor).broadcast_async(name, tensor, tensor, root_rank, process_set.process_set_id)
 
 
+@eager
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
@@ -215,6 +227,7 @@ def broadcast_(
     return tensor
 
 
+@eager
 def alltoall_async(
     tensor: Tensor,
     splits: Sequence[int] | Tensor | None = None,
@@ -227,6 +240,7 @@ def alltoall_async(
     )
 
 
+@eager
 def reducescatter_async(
     tensor: Tensor,
     name: str | None = None,
@@ -250,6 +264,7 @@ def reducescatter_async(
     )
 
 
+@eager
 def grouped_reducescatter_async(
     tensors: Sequence[Tensor],
     name: str | None = None,
@@ -261,7 +276,7 @@ def grouped_reducescatter_async(
     compression: type[Compressor] = Compression.none,
 ) -> int:
     """Starts a :func:`grouped_reducescatter` and returns its handle."""
-    inputs = list(tensors)
+    inputs = members(tensors)
     return engine_for_group(inputs).grouped_reducescatter_async(
         name,
         inputs,

@@ -13,6 +13,7 @@ from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import SIMPLE, Average, known, reduction_of
 from horovod.torch import _compiled, _gradients, _waiting
 from horovod.torch._asynchronous import rows_to_send
+from horovod.torch._checked import members
 from horovod.torch.compression import Compression, Compressor
 
 Tensor = torch.Tensor
@@ -42,7 +43,7 @@ def allreduce(
     options = (name, op, prescale_factor, postscale_factor, wire or 0, process_set.process_set_id)
     if is_compiling():
         reduced = _compiled.allreduce(tensor, *options)
-    elif tensor.requires_grad and torch.is_grad_enabled():
+    elif _needs_gradient(tensor):
         reduced = _gradients.Allreduce.apply(tensor, *options)
     else:
         reduced = _waiting.allreduce(tensor, *options)  # type: ignore[arg-type]
@@ -83,7 +84,7 @@ def allgather(
     options = (name, process_set.process_set_id)
     if is_compiling():
         gathered: Tensor = _compiled.allgather(tensor, *options)
-    elif tensor.requires_grad and torch.is_grad_enabled():
+    elif _needs_gradient(tensor):
         gathered = _gradients.Allgather.apply(tensor, *options)
     else:
         gathered = _waiting.allgather(tensor, *options)  # type: ignore[arg-type]
@@ -94,7 +95,9 @@ def grouped_allgather(
     tensors: Sequence[Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> tuple[Tensor, ...]:
     """:func:`allgather` of several tensors as one operation."""
-    inputs = list(tensors)
+    inputs = members(tensors)
+    if is_compiling():
+        return tuple(_compiled.grouped_allgather(inputs, name, process_set.process_set_id))
     if _any_needs_gradient(inputs):
         gathered: tuple[Tensor, ...] = _gradients.GroupedAllgather.apply(
             name, process_set.process_set_id, *inputs
@@ -113,7 +116,7 @@ def broadcast(
     options = (root_rank, name, process_set.process_set_id)
     if is_compiling():
         output: Tensor = _compiled.broadcast(tensor, *options)
-    elif tensor.requires_grad and torch.is_grad_enabled():
+    elif _needs_gradient(tensor):
         output = _gradients.Broadcast.apply(tensor, *options)
     else:
         output = _waiting.broadcast(tensor, *options)  # type: ignore[arg-type]
@@ -132,7 +135,9 @@ def alltoall(
     Without it all get the same number.
     """
     options = (rows_to_send(splits), name, process_set.process_set_id)
-    if tensor.requires_grad and torch.is_grad_enabled():
+    if is_compiling():
+        output, received = _compiled.alltoall(tensor, *options)
+    elif _needs_gradient(tensor):
         output, received = _gradients.Alltoall.apply(tensor, *options)
     else:
         output, received = _waiting.alltoall(tensor, *options)  # type: ignore[arg-type]
@@ -161,7 +166,7 @@ def reducescatter(
     options = (name, known(op), prescale_factor, postscale_factor, wire or 0, process_set.process_set_id)
     if is_compiling():
         rows = _compiled.reducescatter(tensor, *options)
-    elif tensor.requires_grad and torch.is_grad_enabled():
+    elif _needs_gradient(tensor):
         rows = _gradients.Reducescatter.apply(tensor, *options)
     else:
         rows = _waiting.reducescatter(tensor, *options)  # type: ignore[arg-type]
@@ -181,24 +186,32 @@ def grouped_reducescatter(
     wire = wire_code(compression)
     inputs, contexts = _compressed(tensors, compression, wire)
     options = (known(op), prescale_factor, postscale_factor, wire or 0, process_set.process_set_id)
-    if _any_needs_gradient(inputs):
+    if is_compiling():
+        rows = _compiled.grouped_reducescatter(inputs, name, *options)
+    elif _any_needs_gradient(inputs):
         rows = list(_gradients.GroupedReducescatter.apply(*options, name, *inputs))
     else:
         rows = _waiting.grouped_reducescatter(inputs, name, *options)  # type: ignore[arg-type]
     return _decompressed(rows, compression, wire, contexts)
 
 
+def _needs_gradient(tensor: Tensor) -> bool:
+    # What is no tensor is refused later, where all are looked at.
+    return isinstance(tensor, Tensor) and tensor.requires_grad and torch.is_grad_enabled()
+
+
 def _any_needs_gradient(tensors: Sequence[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    return torch.is_grad_enabled() and any(_needs_gradient(tensor) for tensor in tensors)
 
 
 def _compressed(
     tensors: Sequence[Tensor], compression: type[Compressor], wire: int | None
 ) -> tuple[list[Tensor], list[Any]]:
     """What travels, and what is needed to undo it: nothing, if the engine compresses."""
+    inputs = members(tensors)
     if wire is not None:
-        return list(tensors), []
-    pairs = [compression.compress(tensor) for tensor in tensors]
+        return inputs, []
+    pairs = [compression.compress(tensor) for tensor in inputs]
     return [tensor for tensor, _ in pairs], [context for _, context in pairs]
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from horovod._core import runtime
 from horovod._core.reduction import Average, Sum
 from horovod.torch import _waiting
 from horovod.torch._waiting import size_of
@@ -133,7 +134,7 @@ class Broadcast(Function):
     @staticmethod
     def gradient(calls: Any, ctx: Any, grad: Tensor) -> Any:
         averaged = calls.allreduce(grad.contiguous(), None, Average, 1.0, 1.0, 0, ctx.process_set)
-        is_root = _waiting.engine().rank == ctx.root
+        is_root = runtime.engine().rank == ctx.root
         # Part of the graph all the same: where second derivatives are taken, all ranks must take part.
         everywhere = torch.ones((), dtype=torch.bool)
         return averaged if is_root else averaged.masked_fill(everywhere, 0), None, None, None
@@ -153,16 +154,22 @@ class Alltoall(Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         ctx.rows, ctx.process_set = inputs[0].shape[0], inputs[3]
-        ctx.received = output[1]
+        ctx.save_for_backward(output[1])
         ctx.mark_non_differentiable(output[1])
 
     @staticmethod
+    def gradient(calls: Any, ctx: Any, grad: Tensor, *_others: Any) -> Any:
+        (received,) = ctx.saved_tensors
+        return calls.alltoall_back(grad.contiguous(), received, ctx.rows, ctx.process_set), None, None, None
+
+    @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        back, _ = Alltoall.apply(grads[0].contiguous(), ctx.received.tolist(), None, ctx.process_set)
-        unsent = ctx.rows - back.shape[0]  # rows at the end that went nowhere
-        if unsent:
-            back = torch.cat([back, back.new_zeros((unsent, *back.shape[1:]))])
-        return back, None, None, None
+        return Alltoall.gradient(eager, ctx, *grads)
+
+
+def _alltoall_back(grad: Tensor, received: Tensor, rows: int, process_set: int) -> Tensor:
+    back, _ = Alltoall.apply(grad, received.tolist(), None, process_set)
+    return _waiting.lengthened(back, rows)
 
 
 class Reducescatter(Function):
@@ -209,5 +216,7 @@ def factor_of(op: int, prescale: float, postscale: float, process_set: int) -> f
     return prescale * postscale * (size_of(process_set) if op == Sum else 1)
 
 
-eager = SimpleNamespace(allreduce=Allreduce.apply, allgather=Allgather.apply, own_rows=OwnRows.apply)
+eager = SimpleNamespace(
+    allreduce=Allreduce.apply, allgather=Allgather.apply, own_rows=OwnRows.apply, alltoall_back=_alltoall_back
+)
 """The operations that gradients are made of."""

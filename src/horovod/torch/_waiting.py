@@ -1,4 +1,4 @@
-"""Operations that wait and return new tensors, on plain arguments: what autograd and ``torch.compile`` call."""
+"""Operations that wait and return new tensors, on plain arguments: for autograd and ``torch.compile``."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from horovod._core.runtime import engine
+from horovod._core import runtime
+from horovod.torch._checked import engine_for, engine_for_group
 from horovod.torch._outputs import Wrap, empty_like
-from horovod.torch._routes import engine_for, engine_for_group
 
 Tensor = torch.Tensor
 
@@ -17,8 +17,9 @@ def allreduce(
     tensor: Tensor, name: str | None, op: int, prescale: float, postscale: float, wire: int, process_set: int
 ) -> Tensor:
     """The reduced tensor."""
+    engine = engine_for(tensor)
     output = empty_like(tensor)
-    engine_for(tensor).allreduce(name, tensor, output, op, prescale, postscale, wire, process_set)
+    engine.allreduce(name, tensor, output, op, prescale, postscale, wire, process_set)
     return output
 
 
@@ -32,10 +33,10 @@ def grouped_allreduce(
     process_set: int,
 ) -> list[Tensor]:
     """The reduced tensors."""
-    inputs, outputs = list(tensors), [empty_like(tensor) for tensor in tensors]
-    engine_for_group(inputs).grouped_allreduce(
-        name, inputs, outputs, op, prescale, postscale, wire, process_set
-    )
+    inputs = list(tensors)
+    engine = engine_for_group(inputs)
+    outputs = [empty_like(tensor) for tensor in inputs]
+    engine.grouped_allreduce(name, inputs, outputs, op, prescale, postscale, wire, process_set)
     return outputs
 
 
@@ -56,8 +57,9 @@ def grouped_allgather(tensors: Sequence[Tensor], name: str | None, process_set: 
 
 def broadcast(tensor: Tensor, root: int, name: str | None, process_set: int) -> Tensor:
     """The root's tensor."""
+    engine = engine_for(tensor)
     output = empty_like(tensor)
-    engine_for(tensor).broadcast(name, tensor, output, root, process_set)
+    engine.broadcast(name, tensor, output, root, process_set)
     return output
 
 
@@ -104,12 +106,18 @@ def own_rows(tensor: Tensor, rows: int, process_set: int) -> Tensor:
     return averaged.narrow(0, sum(counts[: place_in(process_set)]), rows).clone()
 
 
+def lengthened(tensor: Tensor, rows: int) -> Tensor:
+    """With rows of zeros at the end: the gradient of those that an alltoall sent nowhere."""
+    unsent = rows - tensor.shape[0]
+    return torch.cat([tensor, tensor.new_zeros((unsent, *tensor.shape[1:]))]) if unsent else tensor
+
+
 def place_in(process_set: int) -> int:
     """This rank's number among the members of the set."""
-    running = engine()
+    running = runtime.engine()
     return running.process_sets()[process_set].index(running.rank)
 
 
 def size_of(process_set: int) -> int:
     """How many ranks are in the set."""
-    return len(engine().process_sets()[process_set])
+    return len(runtime.engine().process_sets()[process_set])

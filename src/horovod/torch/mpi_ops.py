@@ -30,6 +30,7 @@ from horovod._core.process_sets import ProcessSet, add_process_set, global_proce
 from horovod._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from horovod.common.basics import HorovodBasics
 from horovod.exceptions import HorovodInternalError
+from horovod.torch import _handles
 from horovod.torch._asynchronous import (
     allgather_async,
     allreduce_,
@@ -56,7 +57,7 @@ from horovod.torch._differentiable import (
     grouped_reducescatter,
     reducescatter,
 )
-from horovod.torch._handles import barrier, join, poll, synchronize
+from horovod.torch._eager import eager
 from horovod.torch._sparse import sparse_allreduce_async
 
 __all__ = [
@@ -121,5 +122,10 @@ __all__ = [
     "stop_timeline",
     "synchronize",
 ]
+
+barrier = eager(_handles.barrier)
+join = eager(_handles.join)
+poll = eager(_handles.poll)
+synchronize = eager(_handles.synchronize)
 
 _basics = HorovodBasics()

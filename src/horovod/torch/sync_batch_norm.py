@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.function import once_differentiable
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from horovod._core.process_sets import global_process_set
@@ -18,11 +19,11 @@ Tensor = torch.Tensor
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Like ``torch.nn.BatchNorm1d`` to ``3d``, with the mean and variance of the batches of all ranks together.
+    """Like ``torch.nn.BatchNorm1d`` to ``3d``, with mean and variance of the batches of all ranks together.
 
     The ranks may have batches of different sizes. The gradients of weight and bias are those of this rank's
-    batch: ``DistributedOptimizer`` reduces them, as all others. When evaluating, and alone, it is a plain batch
-    normalisation.
+    batch: ``DistributedOptimizer`` reduces them, as all others. When evaluating, and alone, it is a plain
+    batch normalisation.
     """
 
     def __init__(
@@ -38,6 +39,11 @@ class SyncBatchNorm(_BatchNorm):
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
             raise ValueError(f"SyncBatchNorm needs input of 2 dimensions or more, not {input.dim()}.")
+        if input.shape[1] != self.num_features:
+            raise ValueError(
+                f"SyncBatchNorm({self.num_features}) got input of {input.shape[1]} channels: its shape is "
+                f"{list(input.shape)}."
+            )
 
     def forward(self, input: Tensor) -> Tensor:
         """The normalised input."""
@@ -91,8 +97,8 @@ def _statistics(input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     count = counts.sum()
     if count <= 1:
         raise ValueError(
-            f"SyncBatchNorm expects more than 1 value per channel over all ranks when training; this rank got "
-            f"input of shape {list(input.shape)}."
+            f"SyncBatchNorm expects more than 1 value per channel over all ranks when training; this rank "
+            f"got input of shape {list(input.shape)}."
         )
     mean = (counts * means).sum(0) / count
     variance = (squares + counts * (means - mean) ** 2).sum(0) / count
@@ -100,7 +106,7 @@ def _statistics(input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 class _Normalise(torch.autograd.Function):
-    """``(input - mean) / sqrt(variance + eps) * weight + bias``, where mean and variance depend on all inputs."""
+    """``(input - mean) / sqrt(variance + eps) * weight + bias``: mean and variance depend on all inputs."""
 
     @staticmethod
     def forward(
@@ -124,6 +130,7 @@ class _Normalise(torch.autograd.Function):
         return output.to(input.dtype)
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *grads: Any) -> Any:
         input, weight, mean, inverse, count = ctx.saved_tensors
         kind = _arithmetic_type(input)
