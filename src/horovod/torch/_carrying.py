@@ -40,39 +40,34 @@ def _allreduce(order: Order, shares: Sequence[Share], group: Group | None) -> No
 
 def _reduce_all(tensors: list[Tensor], order: Order, group: Group | None, wire: torch.dtype) -> list[Tensor]:
     """The tensors, all of the type ``wire``, reduced over the ranks in one go."""
-    flat = _bytes_of(tensors)
-    if group is None:
-        whole = arithmetic.reduced(order.op, [flat.view(wire)], order.postscale, 1)
-    elif order.op == Adasum:
-        vectors = [row.view(wire) for row in group.gather(flat, [flat.numel()] * group.size)]
-        whole = arithmetic.reduced(order.op, vectors, order.postscale, group.size)
-    elif wire in group.reduces:
-        whole = flat.view(wire)
-        group.allreduce(whole, order.op)
-        whole = arithmetic.prescaled(whole, order.postscale / (group.size if order.op == Average else 1))
+    if group is not None and order.op != Adasum and wire not in group.reduces:
+        whole = _reduce_shares(tensors, order, group, wire)
     else:
-        whole = _reduce_shares(flat, order, group, wire)
-    return [
-        part.view(tensor.shape)
-        for part, tensor in zip(
-            torch.split(whole, [tensor.numel() for tensor in tensors]), tensors, strict=True
-        )
-    ]
+        flat = _bytes_of(tensors)
+        if group is None:
+            whole = arithmetic.reduced(order.op, [flat.view(wire)], order.postscale, 1)
+        elif order.op == Adasum:
+            rows = _rows(group.gather(flat, [flat.numel()] * group.size), group.size, wire)
+            whole = arithmetic.reduced(order.op, rows, order.postscale, group.size)
+        else:
+            whole = flat.view(wire)
+            group.allreduce(whole, order.op)
+            whole = arithmetic.prescaled(whole, order.postscale / (group.size if order.op == Average else 1))
+    parts = torch.split(whole, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
-def _reduce_shares(flat: Tensor, order: Order, group: Group, wire: torch.dtype) -> Tensor:
+def _reduce_shares(tensors: list[Tensor], order: Order, group: Group, wire: torch.dtype) -> Tensor:
     """Every rank reduces its share of all ranks' bytes, in the order of ranks, and the shares are gathered.
 
     As many bytes travel as in a ring, and any type and reduction works, with the same bits on all ranks.
     """
-    n, size = group.size, wire.itemsize
-    share = -(-(flat.numel() // size) // n) * size
-    padded = flat.new_zeros(share * n)
-    padded[: flat.numel()] = flat
-    rows = group.exchange(padded, [share] * n, [share] * n).view(n, share).unbind()
-    mine = arithmetic.reduced(order.op, [row.view(wire) for row in rows], order.postscale, n)
-    parts = group.gather(mine.view(torch.uint8), [share] * n)
-    return torch.cat(parts)[: flat.numel()].view(wire)
+    n, elements = group.size, sum(tensor.numel() for tensor in tensors)
+    share = -(-elements // n) * wire.itemsize
+    came = group.exchange(_bytes_of(tensors, share * n), [share] * n, [share] * n)
+    mine = arithmetic.reduced(order.op, _rows(came, n, wire), order.postscale, n)
+    del came
+    return group.gather(_bytes_of([mine]), [share] * n).view(wire)[:elements]
 
 
 def _broadcast(order: Order, shares: Sequence[Share], group: Group | None) -> None:
@@ -101,19 +96,22 @@ def _allgather(order: Order, shares: Sequence[Share], group: Group | None) -> No
         for i, tensor in enumerate(share.inputs)
     ]
     sizes = [sum(column) for column in zip(*lengths, strict=True)]
-    blocks = group.gather(_bytes_of([tensor for share in shares for tensor in share.inputs]), sizes)
+    whole = group.gather(_bytes_of([tensor for share in shares for tensor in share.inputs]), sizes)
+    blocks = torch.split(whole, sizes)
     places = [0] * group.size
     by_tensor = iter(lengths)
     for share in shares:
         share.results = []
-        for tensor in share.inputs:
+        for i, tensor in enumerate(share.inputs):
             counts = next(by_tensor)
+            rows = sum(share.numbers[i * group.size : (i + 1) * group.size])
             parts = [
                 block[place : place + count]
                 for block, place, count in zip(blocks, places, counts, strict=True)
             ]
             places = [place + count for place, count in zip(places, counts, strict=True)]
-            share.results.append(torch.cat(parts).view(tensor.dtype).view(-1, *tensor.shape[1:]))
+            joined = whole if len(lengths) == 1 else torch.cat(parts)
+            share.results.append(joined.view(tensor.dtype).view(rows, *tensor.shape[1:]))
 
 
 def _alltoall(order: Order, shares: Sequence[Share], group: Group | None) -> None:
@@ -148,11 +146,11 @@ def _reducescatter(order: Order, shares: Sequence[Share], group: Group | None) -
         flats = [_bytes_of(block) for block in blocks]
         mine = flats[me].numel()
         if group is None or not any(flat.numel() for flat in flats):
-            rows_of_all = [flats[me]]
+            rows_of_all = [flats[me].view(wire)]
         else:
             sent = [flat.numel() for flat in flats]
-            rows_of_all = list(group.exchange(torch.cat(flats), sent, [mine] * n).view(n, mine).unbind())
-        total = arithmetic.reduced(order.op, [row.view(wire) for row in rows_of_all], order.postscale, n)
+            rows_of_all = _rows(group.exchange(torch.cat(flats), sent, [mine] * n), n, wire)
+        total = arithmetic.reduced(order.op, rows_of_all, order.postscale, n)
         parts = torch.split(total.to(dtype), [rows.numel() for rows in blocks[me]])
         for (share, number), part, rows in zip(pairs, parts, blocks[me], strict=True):
             share.results[number] = part.clone().view(rows.shape)
@@ -176,9 +174,18 @@ def put(output: Tensor, values: Tensor) -> None:
         output.copy_(values)
 
 
-def _bytes_of(tensors: Sequence[Tensor]) -> Tensor:
-    """A copy of the tensors' bytes, one after the other."""
-    return torch.cat([tensor.reshape(-1).view(torch.uint8) for tensor in tensors])
+def _bytes_of(tensors: Sequence[Tensor], length: int = 0) -> Tensor:
+    """A copy of the tensors' bytes, one after the other; filled up with zeros to a length."""
+    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in tensors if tensor.numel() > 0]
+    rest = length - sum(part.numel() for part in parts)
+    if rest > 0 or not parts:
+        parts.append(torch.zeros(max(rest, 0), dtype=torch.uint8, device=tensors[0].device))
+    return torch.cat(parts)
+
+
+def _rows(data: Tensor, count: int, dtype: torch.dtype) -> list[Tensor]:
+    """Bytes of several ranks, the same number from each, as tensors."""
+    return list(data.view(dtype).view(count, data.numel() // dtype.itemsize // count).unbind())
 
 
 def _row_bytes(tensor: Tensor) -> int:

@@ -84,18 +84,18 @@ class Group:
         self._wait(self._backend.alltoall_base(output, given, list(received), list(sent), options))
         return output
 
-    def gather(self, block: Tensor, sizes: Sequence[int]) -> list[Tensor]:
-        """The bytes of all members, which may differ in number."""
+    def gather(self, block: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The bytes of all members, one after the other; they may differ in number."""
         whole = block.new_empty(sum(sizes))
-        parts = list(torch.split(whole, list(sizes)))
         if len(set(sizes)) == 1:
             if sizes[0] > 0:
                 self._wait(self._backend._allgather_base(whole, block, c10d().AllgatherOptions()))
-            return parts
+            return whole
+        parts = torch.split(whole, list(sizes))
         parts[self.index].copy_(block)
         for member, part in enumerate(parts):
             self.broadcast(part, member)
-        return parts
+        return whole
 
     def broadcast(self, data: Tensor, root: int) -> None:
         """The bytes of one member, in place."""
