@@ -87,7 +87,7 @@ def test_values(variable, text, field, value):
         ("HOROVOD_STALL_CHECK_DISABLE", "x", "0 or 1"),
         ("HOROVOD_STALL_CHECK_TIME_SECONDS", "0", "a number > 0"),
         ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", "-1", "a number >= 0"),
-        ("HOROVOD_CPU_OPERATIONS", "pigeon", "one of auto, shm, tcp"),
+        ("HOROVOD_CPU_OPERATIONS", "pigeon", "one of auto, shm, tcp, torch"),
         ("HOROVOD_CPU_OPERATIONS", "mpi", "not available yet"),
         ("HOROVOD_CPU_OPERATIONS", "CCL", "not available yet"),
     ],

@@ -62,6 +62,7 @@ NB_MODULE(_native, m) {
                      "Memory of a result; has the buffer protocol.")
       .def("__len__", [](const Memory& memory) { return memory.size; });
 
+  khorovod::define_handed_work(m);
   auto engine = nb::class_<PyEngine>(m, "Engine");
   engine
       .def_static("alone", &khorovod::make_engine_alone, "options"_a, "errors"_a, "A world of one.")
@@ -97,6 +98,15 @@ NB_MODULE(_native, m) {
   define_operation(engine, "grouped_reducescatter", &PyEngine::grouped_reducescatter,
                    "name"_a.none(), "inputs"_a, "wrap"_a, "op"_a, "prescale"_a, "postscale"_a,
                    "compression"_a = 0, "process_set"_a.none() = 0);
+  engine
+      .def("submit_handed", &PyEngine::submit_handed, "kind"_a, "name"_a.none(), "tensors"_a,
+           "grouped"_a, "gpu"_a, "token"_a, "result"_a, "op"_a = 1, "prescale"_a = 1.0,
+           "postscale"_a = 1.0, "compression"_a = 0, "root"_a = 0, "splits"_a.none() = nb::none(),
+           "process_set"_a.none() = 0)
+      .def("open_handing", &PyEngine::open_handing)
+      .def("next_handed", &PyEngine::next_handed, "timeout"_a)
+      .def("finish_handed", &PyEngine::finish_handed, "work"_a, "error"_a = "")
+      .def("handing_closed", &PyEngine::handing_closed, "timeout"_a = 0.0);
   engine.def("barrier", waiting(&PyEngine::barrier), "process_set"_a.none() = 0)
       .def("join", waiting(&PyEngine::join))
       .def("add_process_sets", waiting(&PyEngine::add_process_sets), "sets"_a)

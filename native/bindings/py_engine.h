@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -36,7 +37,8 @@ class PyEngine {
   struct Pending {
     OperationRef operation;
     nanobind::object outputs;  // what the caller gave for the results; else:
-    nanobind::object wrap;     // wrap(memory, shape, number) makes a result, ...
+    nanobind::object wrap;     // wrap(memory, shape, number) makes a result (of a handed operation:
+                               // wrap() does), ...
     std::vector<std::shared_ptr<std::byte>> memory;  // ... of these, by tensor
     BufferView input;                                // not open if the output is the input
     BufferView output;
@@ -72,6 +74,20 @@ class PyEngine {
   PendingRef add_process_sets(std::vector<std::vector<int>> sets);
   PendingRef remove_process_set(std::uint32_t set);
 
+  // An operation that the framework moves. Its executor finds it by `token`; when it is done,
+  // `result()` is what synchronize() returns.
+  using TensorText = std::tuple<std::string, std::vector<std::int64_t>>;  // type and shape
+  std::int64_t submit_handed(const std::string& kind, nanobind::object name,
+                             const std::vector<TensorText>& tensors, bool grouped, bool gpu,
+                             std::int64_t token, nanobind::object result, int op, double prescale,
+                             double postscale, int compression, int root, nanobind::object splits,
+                             SetId set);
+  // For the executor.
+  void open_handing();
+  std::optional<HandedWork> next_handed(double timeout);
+  void finish_handed(std::uint64_t work, const std::string& error);
+  bool handing_closed(double timeout);
+
   nanobind::object run(PendingRef pending);
   // `callback(error or None)` is called from a thread of the completion pool.
   std::int64_t start(PendingRef pending, const nanobind::object& callback);
@@ -98,6 +114,7 @@ class PyEngine {
   void allocate_results(Pending& pending, nanobind::object wrap);
   void set_reduction(Request& request, int op, double prescale, double postscale, int compression);
   void check_reducible(const Request& request) const;
+  void set_root(Pending& pending, int root);
   void set_name(Request& request, const char* prefix, const nanobind::object& name);
   nanobind::object result_of(Pending& pending);
   nanobind::object tensor_of(Pending& pending, std::size_t part, std::int64_t rows) const;
@@ -121,5 +138,12 @@ class PyEngine {
   std::vector<PendingRef>
       orphans_;  // interrupted waits: kept until the engine is done with the memory
 };
+
+// What the arguments mean: the rows that go to each member; and that tensors have rows at all.
+std::vector<std::int64_t> splits_from(const nanobind::object& splits, std::int64_t rows,
+                                      int members);
+void need_rows(const Request& request, const char* operation);
+
+void define_handed_work(nanobind::module_& m);
 
 }  // namespace khorovod

@@ -11,6 +11,8 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& why) { throw nb::value_error(why.c_str()); }
 
+}  // namespace
+
 void need_rows(const Request& request, const char* operation) {
   for (const TensorSpec& tensor : request.tensors) {
     if (tensor.shape.empty()) {
@@ -49,8 +51,6 @@ std::vector<std::int64_t> splits_from(const nb::object& splits, std::int64_t row
   }
   return result;
 }
-
-}  // namespace
 
 // ---------------------------------------------------------------------------------------------------
 // Operations
@@ -102,14 +102,8 @@ PyEngine::PendingRef PyEngine::grouped_allgather(nb::object name, nb::list input
 PyEngine::PendingRef PyEngine::broadcast(nb::object name, nb::object input, nb::object output,
                                          int root, SetId set) {
   PendingRef pending = prepare(OpKind::kBroadcast, set);
-  if (!pending->operation->members->contains(root)) {
-    refuse("The root rank is " + std::to_string(root) +
-           (*set == 0 ? ", but the ranks are 0 to " + std::to_string(size() - 1)
-                      : ", which is not in process set " + std::to_string(*set) +
-                            "; the root is a rank of the whole job"));
-  }
+  set_root(*pending, root);
   add_tensor(*pending, input, output);
-  pending->operation->request.root = root;
   set_name(pending->operation->request, "broadcast", name);
   return pending;
 }
@@ -285,6 +279,17 @@ void PyEngine::allocate_results(Pending& pending, nb::object wrap) {
   };
 }
 
+void PyEngine::set_root(Pending& pending, int root) {
+  Request& request = pending.operation->request;
+  if (!pending.operation->members->contains(root)) {
+    refuse("The root rank is " + std::to_string(root) +
+           (request.set == 0 ? ", but the ranks are 0 to " + std::to_string(size() - 1)
+                             : ", which is not in process set " + std::to_string(request.set) +
+                                   "; the root is a rank of the whole job"));
+  }
+  request.root = root;
+}
+
 void PyEngine::set_reduction(Request& request, int op, double prescale, double postscale,
                              int compression) {
   if (op < 0 || op >= kReduceOpCount) refuse("The reduction " + std::to_string(op) + " is unknown");
@@ -352,6 +357,7 @@ nb::object PyEngine::tensor_of(Pending& pending, std::size_t part, std::int64_t 
 nb::object PyEngine::result_of(Pending& pending) {
   const Operation& operation = *pending.operation;
   const auto& numbers = operation.numbers;
+  if (operation.request.is_handed()) return pending.wrap();
   switch (operation.request.kind) {
     case OpKind::kAllgather:
     case OpKind::kReducescatter: {

@@ -217,6 +217,7 @@ void Engine::shutdown(const std::string& last_words) {
     signal_eventfd(world_.wake.get());
     thread_.join();
   }
+  handing_.close();
   pool_.stop();
   inspector_.stop();
 }
@@ -341,6 +342,7 @@ bool Engine::try_step() {
     last_flush_ = began;
     flush_traces(false);
   }
+  moved |= take_handed_results();
   moved |= world_.link->flush();
   const Nanoseconds negotiated = now_ns();
   if (moved) add(counters_.negotiate_ns, static_cast<std::uint64_t>(negotiated - began));

@@ -23,6 +23,7 @@
 #include "base/unique_fd.h"
 #include "engine/completion_pool.h"
 #include "engine/events.h"
+#include "engine/handing.h"
 #include "engine/link.h"
 #include "engine/negotiator.h"
 #include "engine/op_key.h"
@@ -108,6 +109,11 @@ class Engine {
   MembersRef members(std::uint32_t set) const;
   std::vector<MembersRef> process_sets() const;  // by id
 
+  // For the executor of handed operations.
+  Handing& handing() { return handing_; }
+  // How a work that was handed out has ended. An error ends the world. Any thread.
+  void finish_handed(std::uint64_t work, std::string error);
+
   // Records what all ranks do into a file until it is stopped. Only on rank 0.
   Status start_timeline(const std::string& path, bool mark_cycles);
   bool stop_timeline();  // false: there was none
@@ -117,6 +123,14 @@ class Engine {
     Request request;
     std::uint32_t id;
     OperationRef announced;  // waits for a plan under this id
+  };
+
+  // What the plane, or an executor, has.
+  struct Running {
+    std::uint64_t plan = 0;
+    std::vector<OperationRef> operations;  // by segment; of a work that ends as a whole, just all
+    std::size_t left = 0;                  // segments
+    std::function<void()> at_end;          // before its operations complete
   };
 
   // -- Called with the progress lock held.
@@ -168,6 +182,11 @@ class Engine {
   Wanted wanted_news() const;
   bool busy() const;
   bool hand_over(std::uint32_t mark);
+
+  // -- Handed operations; called with the progress lock held.
+  bool hand(const Plan& plan, std::vector<OperationRef>& operations);
+  bool take_handed_results();
+  Status why_handed_work_failed(const Running& running, const std::string& error) const;
 
   // -- Stalls; called with the progress lock held.
   struct Waits {
@@ -243,13 +262,7 @@ class Engine {
   std::unordered_map<OpKey, std::unique_ptr<CacheEntry>, OpKeyHash> cache_;
   std::unordered_map<std::uint32_t, CacheEntry*> cache_by_id_;
   std::unordered_map<OpKey, OperationRef, OpKeyHash> announced_;  // under their names
-  struct Running {
-    std::uint64_t plan = 0;
-    std::vector<OperationRef> operations;  // by segment; of a work that ends as a whole, just all
-    std::size_t left = 0;                  // segments
-    std::function<void()> at_end;          // before its operations complete
-  };
-  std::unordered_map<std::uint64_t, Running> running_;  // by the work's number
+  std::unordered_map<std::uint64_t, Running> running_;            // by the work's number
   std::uint64_t next_work_ = 1;
   std::size_t waiting_ = 0;     // announced, not complete
   bool broken_ = false;         // everything has failed, for good
@@ -295,6 +308,7 @@ class Engine {
 
   // Given back when memory runs out, so that the end can be told.
   std::unique_ptr<std::byte[]> reserve_ = std::make_unique_for_overwrite<std::byte[]>(256 * 1024);
+  Handing handing_;
   EventLog events_;
   Counters counters_;
   CompletionPool pool_{2};

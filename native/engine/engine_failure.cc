@@ -96,6 +96,7 @@ std::string Engine::describe_pending() const {
 
 void Engine::fail_everything(Status reason) {
   broken_ = true;
+  handing_.close();
   world_.plane->abort();
   running_.clear();
   announced_.clear();

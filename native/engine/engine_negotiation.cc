@@ -100,7 +100,7 @@ void Engine::announce(const OperationRef& operation, std::size_t& inline_budget)
                                   "Process set " + std::to_string(request.set) + " was removed"));
   }
   if (request.kind == OpKind::kJoin) joined_ = operation;
-  const bool with_payload = may_travel_inline(request, world_.rank) &&
+  const bool with_payload = !request.is_handed() && may_travel_inline(request, world_.rank) &&
                             operation->bytes <= std::min(kInlineBytes, inline_budget);
   if (with_payload) inline_budget -= operation->bytes;
 
@@ -282,6 +282,9 @@ OperationRef Engine::stand_in(const PlanEntry& item) const {
   operation->request = *item.request;
   operation->members = joined_->members;
   operation->bytes = operation->request.bytes();
+  // Its own factor must not turn the neutral element into another value.
+  operation->stands_in = true;
+  if (operation->request.is_handed()) return operation;
   operation->scratch.resize(operation->bytes);
   std::byte* at = operation->scratch.data();
   const Reduction reduction = reduction_of(operation->request.reduce);
@@ -290,8 +293,6 @@ OperationRef Engine::stand_in(const PlanEntry& item) const {
     operation->parts.push_back({at, at});
     at += tensor.bytes();
   }
-  // Its own factor must not turn the neutral element into another value.
-  operation->stands_in = true;
   return operation;
 }
 

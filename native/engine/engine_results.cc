@@ -47,7 +47,7 @@ void copy_result(std::byte* out, DType dtype, const std::byte* from, DType wire,
 // sense.
 bool Engine::take_result(Operation& operation, const PlanEntry& entry) {
   const Request& request = operation.request;
-  if (request.kind == OpKind::kAlltoall) return false;
+  if (request.kind == OpKind::kAlltoall || request.is_handed()) return false;
   if (request.kind > OpKind::kReducescatter) {
     if (request.kind == OpKind::kJoin && entry.numbers.size() != 2) return false;
     operation.numbers = entry.numbers;

@@ -89,6 +89,7 @@ bool Engine::run_on_plane(const Plan& plan, std::vector<OperationRef>& operation
   for (std::size_t i = 1; i < operations.size(); ++i) {
     if (!fits_together(like, operations[i]->request, {})) return false;
   }
+  if (like.is_handed()) return hand(plan, operations);
   for (const OperationRef& operation : operations) operation->moved_by = world_.plane->name();
   switch (like.kind) {
     case OpKind::kAllreduce:

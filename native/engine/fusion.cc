@@ -17,7 +17,7 @@ bool one_type(const Request& a, const Request& b) {
 }  // namespace
 
 bool fits_together(const Request& a, const Request& b, const FusionRules& rules) {
-  if (a.kind != b.kind || a.set != b.set) return false;
+  if (a.kind != b.kind || a.set != b.set || a.handed != b.handed) return false;
   if (rules.groups_alone && (a.grouped || b.grouped)) return false;
   switch (a.kind) {
     case OpKind::kBroadcast:

@@ -163,7 +163,7 @@ bool Negotiator::book(Entry& entry, const Request* request, int rank,
   const Request& asked = request != nullptr ? *request : entry.request;
   if (announcement.has_payload) {
     if (asked.kind == OpKind::kBroadcast && asked.root != rank) return false;
-    if (asked.kind == OpKind::kAlltoall) return false;
+    if (asked.kind == OpKind::kAlltoall || asked.is_handed()) return false;
     const std::size_t expected = request == nullptr && entry.request.sizes_vary()
                                      ? payload_bytes(with_sizes(entry.request, entry.sizes[member]))
                                      : payload_bytes(asked);

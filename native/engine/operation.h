@@ -29,6 +29,8 @@ struct Operation {
   // that drives. Set if `out` is not. Null: there is no memory.
   std::function<std::byte*(std::size_t part, std::size_t bytes)> allocate;
   std::function<void(const Status&)> on_done;  // called from the completion pool
+  std::int64_t token =
+      0;  // of a handed operation, which has no parts: what its executor knows it by
 
   // The outcome; valid once done.
   Status status;

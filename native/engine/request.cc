@@ -50,6 +50,12 @@ const char* compression_name(Compression compression) {
   return names[static_cast<int>(compression)];
 }
 
+const char* place_name(Handed handed) {
+  constexpr const char* names[kHandedCount] = {
+      "a tensor on the CPU", "a tensor on the CPU, for the torch plane", "a tensor on a GPU"};
+  return names[static_cast<int>(handed)];
+}
+
 // In a group, which tensor.
 std::string place_text(const Request& r, std::size_t i) {
   return r.grouped ? " (tensor " + std::to_string(i + 1) + " of the group)" : "";
@@ -122,7 +128,8 @@ void write_request(Writer& out, const Request& r) {
   out.u8(static_cast<std::uint8_t>(r.kind));
   out.u8(static_cast<std::uint8_t>(r.reduce));
   out.u8(static_cast<std::uint8_t>(r.compression));
-  out.u8(static_cast<std::uint8_t>((r.cacheable ? 1 : 0) | (r.grouped ? 2 : 0)));
+  out.u8(static_cast<std::uint8_t>((r.cacheable ? 1 : 0) | (r.grouped ? 2 : 0) |
+                                   static_cast<int>(r.handed) * 4));
   out.varint(r.set);
   out.varint(static_cast<std::uint32_t>(r.root));
   out.f64(r.prescale);
@@ -196,7 +203,8 @@ bool well_formed(const Request& r) {
   const bool moves_tensors = r.kind <= OpKind::kReducescatter;
   if (!moves_tensors) {
     // What changes the sets, or ends a join, concerns everybody.
-    return r.tensors.empty() && !r.grouped && (r.kind == OpKind::kBarrier || r.set == 0);
+    return r.tensors.empty() && !r.grouped && !r.is_handed() &&
+           (r.kind == OpKind::kBarrier || r.set == 0);
   }
   if (!r.grouped && r.tensors.size() != 1) return false;
   if (reduces(r) ? !reducible(r) : r.compression != Compression::kNone) return false;
@@ -217,6 +225,7 @@ bool read_request(Reader& in, Request& r) {
   const std::uint8_t flags = in.u8();
   r.cacheable = (flags & 1) != 0;
   r.grouped = (flags & 2) != 0;
+  r.handed = static_cast<Handed>(flags / 4);
   const std::uint64_t set = in.varint();
   const std::uint64_t root = in.varint();
   if (set > UINT32_MAX || root > INT32_MAX) return false;
@@ -234,7 +243,7 @@ bool read_request(Reader& in, Request& r) {
     if (!read_number(in, number)) return false;
   }
   r.name = in.string();
-  return in.ok() && flags < 4 && well_formed(r);
+  return in.ok() && flags < 4 * kHandedCount && well_formed(r);
 }
 
 std::string mismatch(const Request& left, int rank_left, const Request& right, int rank_right) {
@@ -277,6 +286,10 @@ std::string mismatch(const Request& left, int rank_left, const Request& right, i
   }
   if (!left.sizes_vary() && left.kind != OpKind::kJoin && left.numbers != right.numbers) {
     return differ("process sets", a, sets_text(left), b, sets_text(right));
+  }
+  if (left.handed != right.handed) {
+    return differ(std::string(op_name(left.kind)) + " CPU/GPU device selection", a,
+                  place_name(left.handed), b, place_name(right.handed));
   }
   return "";
 }

@@ -42,6 +42,11 @@ enum class Compression : std::uint8_t { kNone = 0, kFloat16 = 1, kBfloat16 = 2 }
 inline constexpr int kCompressionCount = 3;
 DType wire_type(DType dtype, Compression compression);
 
+// Who moves the tensors: the engine, or the framework to which the engine hands them, because they
+// are on a device of its own or because it was asked for.
+enum class Handed : std::uint8_t { kNo = 0, kOnCpu = 1, kOnGpu = 2 };
+inline constexpr int kHandedCount = 3;
+
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;
@@ -62,6 +67,7 @@ struct Request {
   Compression compression = Compression::kNone;
   bool cacheable = true;  // its name will come again
   bool grouped = false;   // the tensors came as a group; else there is at most one
+  Handed handed = Handed::kNo;
   std::uint32_t set = 0;  // the process set
   std::int32_t root = 0;  // of a broadcast: a rank of the world
   double prescale = 1.0;
@@ -75,6 +81,7 @@ struct Request {
 
   bool operator==(const Request&) const = default;
 
+  bool is_handed() const { return handed != Handed::kNo; }
   std::size_t bytes() const;
   // Whether ranks may differ in the first dimension (and in the rows that they send to whom).
   bool sizes_vary() const { return kind == OpKind::kAllgather || kind == OpKind::kAlltoall; }
@@ -93,7 +100,7 @@ void write_request(Writer& out, const Request& request);
 bool read_request(Reader& in, Request& request);
 
 // "" if the two agree, else a sentence that names both sides and both ranks. Checked in the order
-// type, operation, group, shape, scale factors, compression, reduction, root, numbers.
+// type, operation, group, shape, scale factors, compression, reduction, root, numbers, device.
 std::string mismatch(const Request& a, int rank_a, const Request& b, int rank_b);
 
 // The ranks of the process sets that a request would add; empty if they make no sense.

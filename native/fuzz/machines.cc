@@ -166,6 +166,10 @@ std::deque<std::unique_ptr<Submission>> submissions(bool joins) {
   add(OpKind::kAlltoall, "h", Tensors{{f32, {6, 5}}}, Numbers{1, 0, 2, 3});
   add(OpKind::kReducescatter, "i", Tensors{{f32, {9, 3}}});
   add(OpKind::kBarrier, "j");
+  add(OpKind::kAllgather, "n", Tensors{{f32, {4}}}).handed = Handed::kOnCpu;
+  all.back()->operation->parts.clear();
+  add(OpKind::kAlltoall, "o", Tensors{{f32, {6}}}, Numbers{1, 0, 2, 3}).handed = Handed::kOnGpu;
+  all.back()->operation->parts.clear();
   if (joins) {
     add(OpKind::kJoin, "k", Tensors{}, Numbers{3});
   } else {
@@ -197,6 +201,7 @@ void run_engine(Bytes input) {
   world.link = std::make_unique<ScriptedLink>(std::move(messages));
   world.plane = std::make_unique<TouchingPlane>();
   Engine engine(std::move(world), {});
+  engine.handing().open();
   for (const auto& one : pending) CHECK(engine.submit(one->operation, true).ok());
   for (const auto& one : pending) {
     while (engine.wait(*one->operation) != WaitResult::kDone) {

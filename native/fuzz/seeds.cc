@@ -40,6 +40,8 @@ std::vector<Request> requests() {
   all[0].prescale = 0.5;
   all.push_back(request_of(OpKind::kAllreduce, "k", {{DType::kFloat32, {9}}}));
   all.back().reduce = ReduceOp::kAdasum;
+  all.push_back(request_of(OpKind::kAllgather, "l", {{DType::kFloat32, {5, 2}}}));
+  all.back().handed = Handed::kOnGpu;
   return all;
 }
 
@@ -68,7 +70,7 @@ Input announcements(const std::vector<Request>& all, bool with_payload, bool ali
       for (int peer = 0; peer < (alike ? 1 : kRanks); ++peer) {
         const bool roots = request.kind != OpKind::kBroadcast || peer == request.root;
         const bool payload = with_payload && roots && request.kind < OpKind::kBarrier &&
-                             request.kind != OpKind::kAlltoall;
+                             request.kind != OpKind::kAlltoall && !request.is_handed();
         Writer message;
         write_message_header(message, id);
         if (round == 0) {

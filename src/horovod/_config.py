@@ -218,9 +218,10 @@ class Settings:
     cpu_operations: str = _setting(
         "auto",
         "HOROVOD_CPU_OPERATIONS",
-        _choice(("auto", "shm", "tcp"), {"gloo": "auto"}, missing=("mpi", "ccl")),
+        _choice(("auto", "shm", "tcp", "torch"), {"gloo": "auto"}, missing=("mpi", "ccl")),
         group=TUNING,
-        help="What carries data between CPUs: auto, shm (shared memory) or tcp; gloo means auto.",
+        help="What carries data between CPUs: auto, shm (shared memory) or tcp; gloo means auto. torch has "
+        "torch.distributed carry the tensors of horovod.torch, as it does those on GPUs.",
     )
     disable_group_fusion: bool = _setting(
         False,

@@ -9,9 +9,8 @@ import pytest
 
 from tests.conformance.calls import DTYPES, LAYOUTS, Call, Tensor
 from tests.conformance.frontends import frontend_of
-from tests.conformance.marks import every_frontend, every_world
+from tests.conformance.marks import every_frontend, every_world, on_worlds
 from tests.conformance.table import prove
-from tests.support.marks import on_worlds
 from tests.support.outcomes import Raised, assert_raised, error_of
 from tests.support.world import Workers
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from tests.conformance.calls import AVERAGE, MAX, MIN, SUM, Call, Tensor, relabelled
-from tests.conformance.marks import every_frontend
+from tests.conformance.marks import every_frontend, on_worlds
 from tests.conformance.table import prove
-from tests.support.marks import on_worlds
 from tests.support.world import PLANES, Workers, WorldKey
 
 SETTINGS = (

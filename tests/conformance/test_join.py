@@ -11,8 +11,7 @@ import pytest
 from tests.conformance import oracle
 from tests.conformance.calls import AVERAGE, MAX, MIN, OP_NAMES, PRODUCT, SUM, Array, Tensor
 from tests.conformance.frontends import frontend_of
-from tests.conformance.marks import every_frontend, every_world
-from tests.support.marks import on_worlds
+from tests.conformance.marks import every_frontend, every_world, on_worlds
 from tests.support.outcomes import Raised, assert_raised, error_of
 from tests.support.world import Workers
 

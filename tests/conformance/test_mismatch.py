@@ -11,9 +11,8 @@ import pytest
 
 from tests.conformance.calls import AVERAGE, MAX, MIN, SUM, Call, Tensor
 from tests.conformance.frontends import frontend_of
-from tests.conformance.marks import DYNAMIC, every_frontend
+from tests.conformance.marks import DYNAMIC, every_frontend, on_worlds
 from tests.conformance.table import Outcome, check, perform_in, process_sets
-from tests.support.marks import on_worlds
 from tests.support.outcomes import Raised, assert_raised
 from tests.support.world import Workers
 

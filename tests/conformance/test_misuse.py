@@ -11,8 +11,7 @@ import pytest
 
 from tests.conformance.calls import SUM
 from tests.conformance.frontends import Frontend, frontend_of
-from tests.conformance.marks import every_frontend
-from tests.support.marks import on_worlds
+from tests.conformance.marks import every_frontend, on_worlds
 from tests.support.outcomes import Raised, assert_raised, error_of
 from tests.support.world import Workers
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from tests.conformance.frontends import frontend_of
-from tests.conformance.marks import DYNAMIC, every_frontend, every_world
+from tests.conformance.marks import DYNAMIC, every_frontend, every_world, on_worlds
 from tests.conformance.table import process_sets
-from tests.support.marks import on_worlds
 from tests.support.world import Workers
 
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from tests.conformance.frontends import frontend_of
-from tests.conformance.marks import DYNAMIC, every_frontend
+from tests.conformance.marks import DYNAMIC, every_frontend, on_worlds
 from tests.conformance.table import process_sets
-from tests.support.marks import on_worlds
 from tests.support.outcomes import Raised, assert_raised, error_of
 from tests.support.world import Workers
 

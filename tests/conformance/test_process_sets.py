@@ -12,9 +12,8 @@ import pytest
 
 from tests.conformance.calls import AVERAGE, MAX, SUM, Array, Call, Tensor
 from tests.conformance.frontends import frontend_of
-from tests.conformance.marks import DYNAMIC, every_frontend
+from tests.conformance.marks import DYNAMIC, every_frontend, on_worlds
 from tests.conformance.table import DEADLINE, Outcome, Sets, check, perform_in, process_sets, prove
-from tests.support.marks import on_worlds
 from tests.support.outcomes import Raised, assert_raised, error_of
 from tests.support.world import PLANES, Workers
 

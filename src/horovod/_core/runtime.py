@@ -10,6 +10,7 @@ import atexit
 import os
 import threading
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,7 @@ from horovod.exceptions import InitError, NotInitializedError
 if TYPE_CHECKING:
     from horovod.rendezvous import meeting
 
-__all__ = ["Runtime", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
+__all__ = ["Runtime", "at_end", "current", "engine", "identity", "init", "is_initialized", "shutdown"]
 
 
 EXIT_SECONDS = 2.0
@@ -46,6 +47,8 @@ class Runtime:
     """Keeps other processes from being this rank."""
     dynamic_process_sets: bool = False
     """Whether process sets may be added and removed while the job runs."""
+    key: str = ""
+    """Known to the ranks of this world alone; empty in a world of one."""
 
     def give_up_claim(self) -> None:
         """Lets go of this rank's name."""
@@ -58,6 +61,7 @@ _current: Runtime | None = None
 _ending: Runtime | None = None  # while shutdown() is at work, for a child that is forked meanwhile
 _generations: Counter[str] = Counter()  # by job: an elastic rank may be in one world more than another
 _forked = False
+_at_end: list[Callable[[], None]] = []  # what frontends have running for this world
 
 
 def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
@@ -121,7 +125,14 @@ def _end(last_words: str) -> None:
         _ending, _current = _current, None
         _ending.engine.shutdown(last_words)
         _ending.give_up_claim()
+        while _at_end:
+            _at_end.pop()()
         _ending = None
+
+
+def at_end(call: Callable[[], None]) -> None:
+    """Has ``call`` called once, when this world has ended."""
+    _at_end.append(call)
 
 
 def is_initialized() -> bool:
@@ -191,7 +202,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             job_id=who.job_id,
             generation=generation,
             version=horovod.__version__,
-            plane=settings.cpu_operations,
+            plane="auto" if settings.cpu_operations == "torch" else settings.cpu_operations,
             timeout=settings.start_timeout,
             create_region=lambda: _native.create_region(_native.shm_bytes_needed(who.size)),
             region_bytes=_native.shm_bytes_needed(who.size),
@@ -199,12 +210,12 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
         ),
         lambda world: _start(who, world, options),
     )
-    if world.why_sockets and settings.cpu_operations == "auto":
+    if world.why_sockets and settings.cpu_operations in ("auto", "torch"):
         logger.warning("the ranks use sockets, which are slower than shared memory: %s", world.why_sockets)
     logger.info(
         "init() number %d of %s: plane %s, %d ranks", generation, who.launcher, engine.plane, who.size
     )
-    return Runtime(who, settings, engine, generation, world.why_sockets, claim)
+    return Runtime(who, settings, engine, generation, world.why_sockets, claim, key=world.key)
 
 
 def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:

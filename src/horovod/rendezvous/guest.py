@@ -145,7 +145,7 @@ class Guest:
         region = descriptors.pop(0) if roster.region_nonce else None
         eventfds, pidfds = descriptors[: mine.size], descriptors[mine.size :]
         host.send(self._look_into(region))
-        world.members = roster.members
+        world.members, world.key = roster.members, roster.key
         watched = [member.rank for member in roster.members if member.has_pidfd]
         for rank, descriptor in zip(watched, pidfds, strict=True):
             if rank != mine.rank:

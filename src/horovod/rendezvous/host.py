@@ -104,7 +104,8 @@ class Host:
         world.members = [Member(rank, hosts[rank], pids[rank], rank in pidfds) for rank in range(size)]
         eventfds = [self.reception.eventfds.get(rank, world.wake) for rank in range(size)]
         descriptors = [*([] if region is None else [region]), *eventfds, *(pidfds[r] for r in sorted(pidfds))]
-        roster = Roster(world.members, nonce.hex() if region is not None else "")
+        world.key = secrets.token_hex(NONCE_BYTES)
+        roster = Roster(world.members, nonce.hex() if region is not None else "", world.key)
         for channel in self.guests.values():
             self._send(channel, roster, descriptors)
         for rank, ready in sorted(self._collect(Ready).items()):

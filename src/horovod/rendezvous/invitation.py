@@ -53,6 +53,8 @@ class World:
     control: dict[int, int] = field(default_factory=dict)
     data: dict[int, int] = field(default_factory=dict)
     why_sockets: str = ""
+    key: str = ""
+    """Known to the ranks of this world alone."""
 
     def close(self) -> None:
         """Closes everything, when it comes to nothing."""

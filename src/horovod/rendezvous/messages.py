@@ -57,6 +57,8 @@ class Roster(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
     members: list[Member]
     region_nonce: str
+    key: str = ""
+    """Known to the ranks of this world alone."""
 
 
 class Ready(msgspec.Struct, tag=True, forbid_unknown_fields=True):

@@ -8,6 +8,7 @@ import torch
 
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.runtime import engine
+from horovod.torch._routes import prepare_to_join
 
 __all__ = ["barrier", "join", "poll", "synchronize"]
 
@@ -30,13 +31,15 @@ def synchronize(handle: int) -> Any:
     return result
 
 
-def join(device: int = -1) -> int:  # noqa: ARG001
+def join(device: int = -1) -> int:
     """This rank has no more data: it takes part in the others' allreduces until they have joined too.
 
     It contributes zeros to ``Sum`` and ``Average`` (which still divides by the number of all ranks), and
     nothing to ``Min``, ``Max`` and ``Product``. Other operations than allreduce fail while somebody has
-    joined. Returns the rank that joined last, the same everywhere. ``device`` is not needed any more.
+    joined. Returns the rank that joined last, the same everywhere. ``device`` is the GPU on which this rank
+    takes part, if the others' tensors are on GPUs; the current one if it is not given.
     """
+    prepare_to_join(device)
     return engine().join()
 
 

@@ -19,7 +19,7 @@ LARGE = 1 << 20
 
 def empty_like(tensor: torch.Tensor) -> torch.Tensor:
     """An uninitialised tensor like ``tensor``."""
-    if tensor.nbytes < LARGE:
+    if tensor.nbytes < LARGE or not tensor.is_cpu:
         return torch.empty_like(tensor, requires_grad=False)
     return on(engine().memory(tensor.nbytes), tensor.shape, tensor.dtype)
 

@@ -87,11 +87,12 @@ def _statistics(input: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """
     channels = input.shape[1]
     elements = input.numel() // max(channels, 1)
-    own = torch.zeros(1, 2 * channels + 1, dtype=torch.float64)
+    own = torch.zeros(1, 2 * channels + 1, dtype=torch.float64, device=input.device)
     if elements:
         wide = input.detach().to(torch.float64)
         variance, mean = torch.var_mean(wide, _over_batch(input), correction=0)
-        own[0] = torch.cat([torch.tensor([elements], dtype=torch.float64), mean, variance * elements])
+        own[0, 0] = elements
+        own[0, 1:] = torch.cat([mean, variance * elements])
     all_ranks = allgather(own, name="sync_batch_norm.statistics")
     counts, means, squares = all_ranks[:, :1], all_ranks[:, 1 : channels + 1], all_ranks[:, channels + 1 :]
     count = counts.sum()
