@@ -2,9 +2,9 @@
 
     horovodrun -np 2 python examples/torch/cifar.py
 
-The images are generated (stripes under noise, a direction for each class), or read from ``--data-dir``, if the
-binary version of CIFAR-10 is there. Trains with a learning rate that warms up, clips
-gradients, keeps batch normalisation in step over all workers, and stops with the same accuracy on all.
+The images are generated (stripes under noise, a direction for each class), or read from ``--data-dir``, if
+the binary version of CIFAR-10 is there. Trains with a learning rate that warms up, clips gradients, keeps
+batch normalisation in step over all workers, and ends with the same accuracy on all.
 """
 
 from __future__ import annotations

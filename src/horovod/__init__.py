@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from horovod._version import __version__
+
 if TYPE_CHECKING:
     from horovod.runner import run
 
 __all__ = ["__version__", "run"]
-
-__version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import horovod
 from horovod import _native
 from horovod._config import Settings
 from horovod._core import observer
 from horovod._core.log import configure, logger
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
+from horovod._version import __version__
 from horovod.exceptions import InitError, NotInitializedError
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             host=who.hostname,
             job_id=who.job_id,
             generation=generation,
-            version=horovod.__version__,
+            version=__version__,
             plane="auto" if settings.cpu_operations == "torch" else settings.cpu_operations,
             timeout=settings.start_timeout,
             create_region=lambda: _native.create_region(_native.shm_bytes_needed(who.size)),

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import horovod
 from horovod._config import Settings
 from horovod._identity import is_foreign
+from horovod._version import __version__
 from horovod.runner.desk import Desk
 from horovod.runner.environment import CALLER, JobFacts, worker_environment
 from horovod.runner.hosts import Host, is_local, parse_hosts, read_hostfile
@@ -63,11 +63,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _answer(question: Question) -> int:
     """What the user asked, instead of running a job."""
     if question is Question.VERSION:
-        return _print(horovod.__version__ + "\n")
+        return _print(__version__ + "\n")
     if question is Question.BUILD:
         from horovod.runner.build import describe_build
 
-        return _print(describe_build(horovod.__version__))
+        return _print(describe_build(__version__))
     from horovod.runner.doctor import examine
 
     text, healthy = examine(os.environ)
