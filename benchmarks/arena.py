@@ -5,8 +5,8 @@
 Then nothing need be copied in: each of two ranks adds up one half, and writes it into both ranks' gradients.
 Measured against the engine's allreduce in place, round by round, with a spinning barrier before and after as
 the only synchronisation: the best case of an arena. But gradients that stay where they are cannot be replaced
-by the backward pass: they are set to zero and added to (`zero_grad(set_to_none=False)`), which is measured too,
-on the model with 100 MB of gradients. Prints both; benchmarks/README.md has them.
+by the backward pass: they are set to zero and added to (`zero_grad(set_to_none=False)`), which is measured
+too, on the model with 100 MB of gradients. Prints both; benchmarks/README.md has them.
 """
 
 from __future__ import annotations

@@ -79,3 +79,10 @@ def test_nothing_is_said_on_the_way(page: str) -> None:
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "docs" / page).read_text())
     assert [link for link in links if "://" not in link and not (ROOT / "docs" / link).exists()] == []
+
+
+def test_a_function_on_many_ranks() -> None:
+    """The program of launching.md starts its ranks itself."""
+    (block,) = blocks_of("launching.md")
+    lines = (ROOT / "docs" / block.page).read_text().splitlines()[block.first - 1 : block.last]
+    subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=100, check=True)

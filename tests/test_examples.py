@@ -147,3 +147,14 @@ def test_links_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / document).read_text())
     missing = [link for link in links if "://" not in link and not (ROOT / link).exists()]
     assert missing == []
+
+
+def test_the_notebook() -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    notebook = nbformat.read(ROOT / "examples/notebooks/digits.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=100, kernel_name="python3").execute()
+    said = [output.get("text", "") for cell in notebook.cells for output in cell.get("outputs", [])]
+    assert any("epoch 10: loss" in text for text in said), "what the workers print is shown"
+    assert any("rank 1: ValueError('no data on this worker')" in text for text in said)
