@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import enum
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 from horovod._config import Flag, Setting, as_environment, settings_table
 from horovod.runner.originals import ORIGINALS, Original
 
-__all__ = ["Options", "Question", "UsageError", "parse", "split_command"]
+__all__ = ["Options", "Question", "UsageError", "parse", "parse_args", "split_command"]
 
 _GROUP_TITLES = {
     "starting": "starting the job",
@@ -283,3 +284,14 @@ def parse(argv: Sequence[str]) -> Options | Question | str:
         settings=as_environment(found.settings),
         notes=found.notes,
     )
+
+
+def parse_args(argv: Sequence[str] | None = None) -> Options:
+    """The options in ``argv`` (default: this program's); ``SystemExit`` for whatever does not start a job."""
+    try:
+        found = parse(sys.argv[1:] if argv is None else argv)
+    except UsageError as error:
+        raise SystemExit(f"horovodrun: error: {error}") from None
+    if not isinstance(found, Options):
+        raise SystemExit(found if isinstance(found, str) else 0)
+    return found

@@ -7,11 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from horovod.runner.placement import Slot
 
-__all__ = ["Channels", "Launcher", "Worker"]
+if TYPE_CHECKING:
+    from horovod.runner.cli import main as run_commandline
+    from horovod.runner.options import parse_args
+
+__all__ = ["Channels", "Launcher", "Worker", "parse_args", "run_commandline"]
 
 
 @dataclass(frozen=True)
@@ -43,3 +47,16 @@ class Launcher(Protocol):
     def start(self, worker: Worker) -> Channels:
         """Start one rank under a guardian."""
         ...
+
+
+def __getattr__(name: str) -> Any:
+    """What the original has under this path."""
+    if name == "run_commandline":
+        from horovod.runner import cli
+
+        return cli.main
+    if name == "parse_args":
+        from horovod.runner import options
+
+        return options.parse_args
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
