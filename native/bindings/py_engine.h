@@ -103,7 +103,12 @@ class PyEngine {
   nanobind::dict counters() const;
   nanobind::list events() const;
   void shutdown(const std::string& last_words = "");
-  void abandon_in_child() { engine_->abandon_in_child(); }
+  // A thread of the parent may have been inside of this object: the child has its references for
+  // ever, and is not to complain of that.
+  void abandon_in_child() {
+    engine_->abandon_in_child();
+    nanobind::set_leak_warnings(false);
+  }
 
  private:
   PendingRef prepare(OpKind kind, SetId id);

@@ -44,65 +44,67 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 every_call = pytest.mark.parametrize("name", CALLS)
 
 
-def _all_refused(name: str, values: dict[str, Any]) -> dict[str, Raised | None]:
-    """What a call that only rank 0 makes raises; afterwards unnamed operations still match."""
+def _all_refused(name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Raised | None]:
+    """What calls that only rank 0 makes raise; afterwards unnamed operations still match."""
     outcomes = {}
     if hvd.rank() == 0:
-        outcomes = {label: error_of(CALLS[name], value) for label, value in values.items()}
+        outcomes = {label: error_of(CALLS[name], value) for label, value in make().items()}
     assert hvd.allreduce(torch.ones(3), op=hvd.Sum).tolist() == [hvd.size()] * 3
     return outcomes
 
 
-@on_worlds(1, 2)
-@every_call
-def test_tensors_that_are_not_contiguous(world: Workers, name: str) -> None:
-    values = {
+def _strided() -> dict[str, Any]:
+    return {
         "transposed": torch.ones(4, 6).t(),
         "strided": torch.ones(8, 6)[::2],
         "needs a gradient": torch.ones(4, 6, requires_grad=True).t(),
         "expanded": torch.ones(1).expand(4, 6),
     }
-    for outcome in world.run(_all_refused, name, values)[0].values():
+
+
+@on_worlds(2)
+@every_call
+def test_tensors_that_are_not_contiguous(world: Workers, name: str) -> None:
+    for outcome in world.run(_all_refused, name, _strided)[0].values():
         assert_raised([outcome], "ValueError", "contiguous")
 
 
-@on_worlds(1, 2)
+def _unsupported() -> dict[str, Any]:
+    kinds = (torch.complex64, torch.float8_e4m3fn, torch.uint32)
+    return {str(kind).removeprefix("torch."): torch.zeros(4, dtype=kind) for kind in kinds}
+
+
+@on_worlds(2)
 @every_call
-@pytest.mark.parametrize("dtype", ["complex64", "float8_e4m3fn", "uint32"])
-def test_types(world: Workers, name: str, dtype: str) -> None:
-    values = {"value": torch.zeros(4, dtype=getattr(torch, dtype))}
-    assert_raised([world.run(_all_refused, name, values)[0]["value"]], "ValueError", "support")
+def test_types(world: Workers, name: str) -> None:
+    for outcome in world.run(_all_refused, name, _unsupported)[0].values():
+        assert_raised([outcome], "ValueError", "support")
 
 
-@on_worlds(1, 2)
+@on_worlds(2)
 @pytest.mark.parametrize("name", [name for name in CALLS if "reduce" in name])
 def test_bools_are_not_reduced(world: Workers, name: str) -> None:
-    values = {"bool": torch.zeros(4, dtype=torch.bool)}
-    assert_raised([world.run(_all_refused, name, values)[0]["bool"]], "ValueError", "bool")
+    outcomes = world.run(_all_refused, name, lambda: {"bool": torch.zeros(4, dtype=torch.bool)})
+    assert_raised([outcomes[0]["bool"]], "ValueError", "bool")
+
+
+def _no_tensors() -> dict[str, Any]:
+    values = [[1.0, 2.0], np.ones(4), 3.0, None, "tensor"]
+    return {**{type(value).__name__: value for value in values}, "large ndarray": np.ones(400_000)}
 
 
 @on_worlds(1, 2)
 @every_call
 def test_what_is_no_tensor(world: Workers, name: str) -> None:
-    values = {
-        "list": [1.0, 2.0],
-        "array": np.ones(4),
-        "large array": np.ones(400_000),
-        "number": 3.0,
-        "none": None,
-        "text": "tensor",
-    }
-    for label, outcome in world.run(_all_refused, name, values)[0].items():
-        kind = {"large array": "ndarray", "array": "ndarray", "number": "float", "text": "str"}.get(label)
-        kind = kind or type(values[label]).__name__
-        assert_raised([outcome], "TypeError", "torch.Tensor", kind)
+    for kind, outcome in world.run(_all_refused, name, _no_tensors)[0].items():
+        assert_raised([outcome], "TypeError", "torch.Tensor", kind.removeprefix("large "))
 
 
-@on_worlds(1, 2)
+@on_worlds(2)
 @every_call
 def test_sparse_tensors(world: Workers, name: str) -> None:
-    values = {"sparse": torch.eye(4).to_sparse()}
-    assert_raised([world.run(_all_refused, name, values)[0]["sparse"]], "ValueError", "sparse")
+    outcomes = world.run(_all_refused, name, lambda: {"sparse": torch.eye(4).to_sparse()})
+    assert_raised([outcomes[0]["sparse"]], "ValueError", "sparse")
 
 
 @on_worlds(1, 2)

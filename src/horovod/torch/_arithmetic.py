@@ -38,6 +38,13 @@ def travelling(tensor: Tensor, wire: torch.dtype) -> Tensor:
     return tensor.to(wire)
 
 
+def arrived(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    """What has travelled, in its own type again."""
+    return (
+        tensor if tensor.dtype == dtype else one_nan(tensor.to(dtype))
+    )  # torch widens a NaN to various ones
+
+
 def reduced(op: int, rows: Sequence[Tensor], postscale: float, ranks: int) -> Tensor:
     """The tensors of all ranks reduced and scaled; an average divides by ``ranks``."""
     dtype = rows[0].dtype

@@ -35,7 +35,7 @@ def _allreduce(order: Order, shares: Sequence[Share], group: Group | None) -> No
         else:
             results = _reduce_all(given, order, group, wire)
         for (share, number), result in zip(pairs, results, strict=True):
-            put(share.outputs[number], result.to(dtype))
+            put(share.outputs[number], arithmetic.arrived(result, dtype))
 
 
 def _reduce_all(tensors: list[Tensor], order: Order, group: Group | None, wire: torch.dtype) -> list[Tensor]:
@@ -151,7 +151,7 @@ def _reducescatter(order: Order, shares: Sequence[Share], group: Group | None) -
             sent = [flat.numel() for flat in flats]
             rows_of_all = _rows(group.exchange(torch.cat(flats), sent, [mine] * n), n, wire)
         total = arithmetic.reduced(order.op, rows_of_all, order.postscale, n)
-        parts = torch.split(total.to(dtype), [rows.numel() for rows in blocks[me]])
+        parts = torch.split(arithmetic.arrived(total, dtype), [rows.numel() for rows in blocks[me]])
         for (share, number), part, rows in zip(pairs, parts, blocks[me], strict=True):
             share.results[number] = part.clone().view(rows.shape)
 

@@ -16,17 +16,14 @@ import torch
 from horovod import _native
 from horovod.torch import _arithmetic as arithmetic
 from horovod.torch._carrying import carry_out
-from horovod.torch._groups import Group, directory_of
+from horovod.torch._groups import CONNECTING, Group, directory_of
 from horovod.torch._streams import AbandonedError, CudaStreams, HostStreams, Streams
 from horovod.torch._work import DTYPES, Order, Share
 
 CAUSE_SECONDS = 1.0
 """How long an error is kept back: the engine may learn why a connection has ended."""
 END_SECONDS = 5.0
-"""How long the end of a world waits for a work that is under way."""
-
-_kept: list[Any] = []
-"""What cannot be taken apart: collectives that may never end use it."""
+"""How long the end of a world waits for a collective that is under way."""
 
 
 class Executor:
@@ -40,6 +37,7 @@ class Executor:
         self._last_token = 0
         self._streams: dict[torch.device, Streams] = {HostStreams.device: HostStreams()}
         self._groups: dict[tuple[Any, ...], Group] = {}
+        self._under_way: list[Share] = []  # memory that a GPU may write to
         self._thread = threading.Thread(target=self._run, name="horovod.torch plane", daemon=True)
         engine.open_handing()
         self._thread.start()
@@ -59,7 +57,7 @@ class Executor:
     def join(self) -> None:
         """After the engine's end: waits for the thread's, for a while."""
         if self._thread is not threading.current_thread():
-            self._thread.join(END_SECONDS + 1.0)
+            self._thread.join(CONNECTING.total_seconds() + END_SECONDS)
 
     def _run(self) -> None:
         while not self._engine.handing_closed():
@@ -90,12 +88,10 @@ class Executor:
         device = next((share.inputs[0].device for share in shares if share.inputs), HostStreams.device)
         streams = self.streams_of(device)
         with torch.no_grad(), streams.behind([share.mark for share in shares if share.mark is not None]):
-            try:
-                carry_out(order, shares, self._group(work, streams))
-                streams.settle(self._wanted)
-            except BaseException:
-                _kept.append(shares)  # their memory may still be written to
-                raise
+            self._under_way = shares
+            carry_out(order, shares, self._group(work, streams))
+            streams.settle(self._wanted)
+            self._under_way = []
 
     def _share(
         self,
@@ -131,8 +127,8 @@ class Executor:
         """Drops the groups: members that wait for this rank find their connections closed."""
         end = time.monotonic() + END_SECONDS
         for group in self._groups.values():
-            group.abort()
-            group.forget_directory()
-            if not group.idle_before(end):
-                _kept.append(group)
+            group.close(end)
         self._groups.clear()
+        for streams in self._streams.values():
+            streams.drain()
+        self._under_way = []

@@ -7,6 +7,7 @@ tensors here are bytes: what is reduced is reduced by whoever has gathered it, b
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 import functools
 import importlib
@@ -17,19 +18,24 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from horovod._core.reduction import Average, Max, Min, Product, Sum
-from horovod.torch._streams import CudaStreams, Streams, Wanted
+from horovod.torch._streams import AbandonedError, CudaStreams, Streams, Wanted
 
 Tensor = torch.Tensor
 
 PATIENCE = datetime.timedelta(days=7)
 """For a collective: the engine watches the peers, and knows better."""
+CONNECTING = datetime.timedelta(seconds=10)
+"""For ranks that are all at it."""
 LOOPBACK = "127.0.0.1"
 """All ranks are on one machine."""
+
+_backends: set[Any] = set()  # all that live
 
 NATIVE_TYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 NATIVE_REDUCTIONS = {Average: "SUM", Sum: "SUM", Min: "MIN", Max: "MAX", Product: "PRODUCT"}
@@ -53,16 +59,17 @@ class Group:
         self.on_gpu = isinstance(streams, CudaStreams)
         self.reduces = NATIVE_TYPES if self.on_gpu else ()
         """Types that the backend reduces itself, in an order of its own."""
-        make_directory(directory)
         self._directory = directory
         try:
+            meet(directory, index, size, wanted, seconds)
             store = c10d().FileStore(os.path.join(directory, "store"), size)
-            store.set_timeout(datetime.timedelta(seconds=seconds))
+            store.set_timeout(CONNECTING)
             self._backend = (_nccl if self.on_gpu else _gloo)(store, index, size)
+            _backends.add(self._backend)
             # When all have sent something all are connected, and Gloo needs the file no more.
             self.gather(torch.zeros(1, dtype=torch.uint8, device=streams.device), [1] * size)
         except BaseException:
-            self.forget_directory()
+            shutil.rmtree(directory, ignore_errors=True)
             raise
         if not self.on_gpu:
             self.forget_directory()
@@ -72,10 +79,22 @@ class Group:
         if self.index == 0:
             shutil.rmtree(self._directory, ignore_errors=True)
 
-    def abort(self) -> None:
-        """Ends collectives that would never end, where that is possible."""
+    def close(self, end: float) -> None:
+        """Closes the connections, so that members which wait for this rank do so no longer.
+
+        Before ``end``: a backend cannot be taken apart while a collective is under way, and one that was
+        abandoned may never end (Gloo's cannot be told to). Then it is left alone.
+        """
+        self.forget_directory()
         if self.on_gpu:
             self._backend.abort()
+        while self._under_way is not None and not self._under_way.is_completed():
+            if time.monotonic() > end:
+                _leak(self._backend)
+                break
+            time.sleep(0.01)
+        _backends.discard(self._backend)
+        del self._backend
 
     def exchange(self, given: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """Sends so many bytes to each member; what comes from each, one after the other."""
@@ -111,22 +130,44 @@ class Group:
         options.reduceOp = getattr(c10d().ReduceOp, NATIVE_REDUCTIONS[op])
         self._wait(self._backend.allreduce([tensor], options))
 
-    def idle_before(self, end: float) -> bool:
-        """Whether no collective is under way any more, now or soon: one that was abandoned may go on."""
-        while self._under_way is not None and not self._under_way.is_completed():
-            if time.monotonic() > end:
-                return False
-            time.sleep(0.01)
-        return True
-
     def _wait(self, collective: Any) -> None:
         self._under_way = collective
         self.streams.wait(collective, self._wanted)
 
 
+def _leak(thing: Any) -> None:
+    """Has an object live for ever, also beyond the interpreter's end."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
+
+
+def _after_fork_in_child() -> None:
+    # Their threads are the parent's: a child that took them apart would wait for those for ever.
+    for backend in _backends:
+        _leak(backend)
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+
+
 def directory_of(key: str, plan: int) -> str:
     """Where the members of a group meet that is made for a plan: the same on all of them."""
     return os.path.join(tempfile.gettempdir(), f"horovod-{key}-{plan}")
+
+
+def meet(directory: str, index: int, size: int, wanted: Wanted, seconds: float) -> None:
+    """Waits until all members are here: what connects them cannot be interrupted."""
+    make_directory(directory)
+    Path(directory, str(index)).touch()
+    end = time.monotonic() + seconds
+    while missing := [member for member in range(size) if not os.path.exists(f"{directory}/{member}")]:
+        if not wanted():
+            raise AbandonedError
+        if time.monotonic() > end:
+            raise TimeoutError(
+                f"{len(missing)} of {size} ranks did not come to {directory} within {seconds:g} seconds; "
+                "all ranks must have the same directory for temporary files (TMPDIR)"
+            )
+        time.sleep(0.001)
 
 
 def make_directory(path: str) -> None:

@@ -55,6 +55,9 @@ class HostStreams:
     def settle(self, wanted: Wanted) -> None:
         """Returns when everything is done."""
 
+    def drain(self) -> None:
+        """Returns when nothing touches tensors any more; the collectives have been aborted."""
+
     def take_over(self, results: Sequence[Tensor]) -> None:
         """The caller's thread gets tensors that were made in a block."""
 
@@ -88,6 +91,9 @@ class CudaStreams:
             if not wanted():
                 raise AbandonedError
             time.sleep(POLL_SECONDS)
+
+    def drain(self) -> None:
+        self._side.synchronize()
 
     def take_over(self, results: Sequence[Tensor]) -> None:
         for tensor in results:  # which belong to the side stream, where their memory would be used again
