@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._C._dynamo.eval_frame import skip_code
 from torch.compiler import is_compiling
 
 P = ParamSpec("P")
@@ -20,6 +21,7 @@ def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
 
 def eager(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, called from compiled code as from any other."""
+    skip_code(function.__code__)  # type: ignore[attr-defined]  # nor compiled when code around it is not
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
