@@ -102,12 +102,12 @@ def _refused(frontend: str, start: Start, array: np.ndarray) -> Raised | None:
 
 
 ONLY_RANK_0: dict[str, tuple[Callable[[Frontend], Any], str]] = {
-    "allreduce_ of a view": (lambda f: f.hvd.allreduce_(f.tensor(np.ones((4, 4))[:, ::2])), "contiguous"),
+    "allreduce_ of a view": (lambda f: f.hvd.allreduce_(f.tensor(np.ones((4, 4)))[:, ::2]), "contiguous"),
     "grouped_allreduce_ of a view": (
-        lambda f: f.hvd.grouped_allreduce_([f.tensor(np.ones(2)), f.tensor(np.ones((4, 4))[:, ::2])]),
+        lambda f: f.hvd.grouped_allreduce_([f.tensor(np.ones(2)), f.tensor(np.ones((4, 4)))[:, ::2]]),
         "contiguous",
     ),
-    "broadcast_ of a view": (lambda f: f.hvd.broadcast_(f.tensor(np.ones((4, 4))[:, ::2]), 0), "contiguous"),
+    "broadcast_ of a view": (lambda f: f.hvd.broadcast_(f.tensor(np.ones((4, 4)))[:, ::2], 0), "contiguous"),
     "both average and op": (
         lambda f: f.hvd.allreduce(f.tensor(np.ones(2)), average=True, op=SUM),
         "only one",

@@ -104,7 +104,7 @@ def _uses() -> None:
     model[0].bias.requires_grad_(False)
     frozen = model[0].bias.clone()
     optimizer = hvd.DistributedOptimizer(
-        sgd(model), model.named_parameters(), op=hvd.Adasum, backward_passes_per_step=2
+        sgd(model, lr=0.001), model.named_parameters(), op=hvd.Adasum, backward_passes_per_step=2
     )
     data, target = (own(tensor) for tensor in batch(0))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch.compiler import is_compiling
 
 P = ParamSpec("P")
@@ -18,12 +19,16 @@ def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 
 
+compiler_of_frames = getattr(eval_frame, "get_eval_frame_callback", lambda: None)
+"""What looks at every frame that begins, if anything does: torch says so in no public way."""
+
+
 def eager(function: Callable[P, R]) -> Callable[P, R]:
     """The same function, called from compiled code as from any other."""
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        if is_compiling():
+        if is_compiling() or compiler_of_frames() is not None:
             result: R = _outside(function, args, kwargs)
             return result
         return function(*args, **kwargs)
