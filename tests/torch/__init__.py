@@ -1,0 +1,1 @@
+"""Tests of ``horovod.torch``; the oracle is plain torch."""
