@@ -7,6 +7,7 @@ Its worlds are on the plane "torch": the engine agrees, Gloo moves. The code is 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,17 +192,18 @@ def _overlapping() -> None:
 @on_plane(2, 3)
 @pytest.mark.parametrize("op", ["Sum", "Average", "Min", "Max", "Product"])
 def test_join(world: Workers, op: str) -> None:
-    """A rank that joins contributes nothing, also if it has never used the plane before."""
+    """A rank that has joined contributes nothing."""
     size = len(world.pids)
-    values = np.arange(2.0, 1.0 + size, dtype=np.float32)  # of all but rank 0
+    values = np.arange(2.0, 1.0 + size)  # of all but rank 0
     wanted = {
         "Sum": values.sum(),
-        "Average": values.sum() / np.float32(size),
+        "Average": values.sum() / size,
         "Min": values.min(),
         "Max": values.max(),
         "Product": values.prod(),
     }[op]
-    assert world.run(_join, op)[1:] == [(float(wanted), int(wanted))] * (size - 1)
+    for number, integer in world.run(_join, op)[1:]:
+        assert (number, integer) == (pytest.approx(float(wanted)), int(wanted))
 
 
 def _join(op: str) -> tuple[float, int] | None:
@@ -219,6 +221,31 @@ def _join(op: str) -> tuple[float, int] | None:
         found = float(numbers[0]), int(integers[0])
     hvd.join()
     return found
+
+
+def test_join_before_anything_else(start_workers: Callable[..., Workers]) -> None:
+    """A rank that has never used the plane stands in all the same: in making the group, too."""
+    world = start_workers(3, "torch")
+    assert world.run(_join_at_once)[1:] == [(5.0, 5)] * 2
+
+
+def _join_at_once() -> tuple[float, int] | None:
+    import horovod.torch as hvd
+
+    hvd.init()
+    return _join("Sum")
+
+
+@on_plane(2, plane="shm")
+def test_a_program_on_cpus_joins_without_an_executor(world: Workers) -> None:
+    assert world.run(_join_and_look) == [[], []]
+
+
+def _join_and_look() -> list[str]:
+    import horovod.torch as hvd
+
+    hvd.join()
+    return _executors()
 
 
 # -- Refusals
