@@ -15,20 +15,20 @@ from horovod.torch.compression import Compressor
 
 
 class AdasumOptimizer(torch.optim.Optimizer):
-    """What :func:`~horovod.torch.optimizer.DistributedOptimizer` adds to an optimizer if ``op`` is ``Adasum``.
+    """What ``DistributedOptimizer`` adds to an optimizer if ``op`` is ``Adasum``.
 
     The wrapped optimizer steps as it would alone; what it changed is reduced by Adasum and added to where the
     parameters were.
     """
 
     _compression: type[Compressor]
-    _names: dict[torch.Tensor, str]
+    _parameter_names: dict[torch.Tensor, str]
 
-    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Steps, and combines the steps of all ranks."""
         params = [param for group in self.param_groups for param in group["params"] if param.requires_grad]
         before = [param.detach().clone() for param in params]
-        loss = super().step(closure)  # type: ignore[safe-super]
+        loss = super().step(closure)
         deltas = [param.detach() - start for param, start in zip(params, before, strict=True)]
         with torch.no_grad():
             combined = self._combine(deltas)

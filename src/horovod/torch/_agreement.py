@@ -42,7 +42,8 @@ def first_difference(rank_a: int, a: Sequence[Item], rank_b: int, b: Sequence[It
             continue
         if left is None or right is None:
             longer, shorter, name = (rank_a, rank_b, left[0]) if right is None else (rank_b, rank_a, right[0])
-            return f"Rank {longer} has {name!r} (number {number}), rank {shorter} has only {min(len(a), len(b))}."
+            count = min(len(a), len(b))
+            return f"Rank {longer} has {name!r} (number {number}), rank {shorter} has only {count}."
         if left[0] != right[0]:
             return f"Number {number} is {left[0]!r} on rank {rank_a} and {right[0]!r} on rank {rank_b}."
         return f"{left[0]!r} is {left[1]} on rank {rank_a} and {right[1]} on rank {rank_b}."

@@ -11,9 +11,10 @@ from horovod.torch import _routes
 
 if TYPE_CHECKING:
     from horovod import _native
+    from horovod.torch._plane import Plane
 
 
-def engine_for(tensor: torch.Tensor) -> _native.Engine:
+def engine_for(tensor: torch.Tensor) -> _native.Engine | Plane:
     """The engine that moves ``tensor``."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(_not_a_tensor(tensor))
@@ -22,7 +23,7 @@ def engine_for(tensor: torch.Tensor) -> _native.Engine:
     return _routes.engine_for(tensor)
 
 
-def engine_for_group(tensors: Sequence[torch.Tensor]) -> _native.Engine:
+def engine_for_group(tensors: Sequence[torch.Tensor]) -> _native.Engine | Plane:
     """The engine that moves all these."""
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):

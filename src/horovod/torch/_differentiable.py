@@ -47,7 +47,8 @@ def allreduce(
         reduced = _gradients.Allreduce.apply(tensor, *options)
     else:
         reduced = _waiting.allreduce(tensor, *options)  # type: ignore[arg-type]
-    return reduced if wire is not None else compression.decompress(reduced, context)
+    result: Tensor = reduced if wire is not None else compression.decompress(reduced, context)
+    return result
 
 
 def grouped_allreduce(
@@ -135,6 +136,7 @@ def alltoall(
     Without it all get the same number.
     """
     options = (rows_to_send(splits), name, process_set.process_set_id)
+    output: Tensor
     if is_compiling():
         output, received = _compiled.alltoall(tensor, *options)
     elif _needs_gradient(tensor):
@@ -170,7 +172,8 @@ def reducescatter(
         rows = _gradients.Reducescatter.apply(tensor, *options)
     else:
         rows = _waiting.reducescatter(tensor, *options)  # type: ignore[arg-type]
-    return rows if wire is not None else compression.decompress(rows, context)
+    result: Tensor = rows if wire is not None else compression.decompress(rows, context)
+    return result
 
 
 def grouped_reducescatter(

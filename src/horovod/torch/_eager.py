@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch._C._dynamo import eval_frame
 from torch.compiler import is_compiling
+
+try:
+    from torch._C._dynamo import eval_frame
+except ImportError:  # another version's
+    eval_frame = None  # type: ignore[assignment]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@torch._disable_dynamo  # unlike torch.compiler.disable it does not load the compiler, which takes seconds
+@torch._disable_dynamo  # type: ignore[attr-defined]  # unlike torch.compiler.disable it does not load the compiler, which takes seconds
 def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 

@@ -181,7 +181,7 @@ class Reducescatter(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
-        ctx.factor, ctx.process_set = factor_of(*inputs[2:5], inputs[6]), inputs[6]
+        ctx.factor, ctx.process_set = factor_of(inputs[2:5], inputs[6]), inputs[6]
 
     @staticmethod
     def gradient(calls: Any, ctx: Any, grad: Tensor) -> Any:
@@ -202,7 +202,7 @@ class GroupedReducescatter(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
-        ctx.factor, ctx.process_set = factor_of(*inputs[:3], inputs[4]), inputs[4]
+        ctx.factor, ctx.process_set = factor_of(inputs[:3], inputs[4]), inputs[4]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -211,8 +211,9 @@ class GroupedReducescatter(Function):
         return *[None] * 6, *[tensor * ctx.factor for tensor in gathered]
 
 
-def factor_of(op: int, prescale: float, postscale: float, process_set: int) -> float:
+def factor_of(reduction: tuple[int, float, float], process_set: int) -> float:
     """By what the gathered gradient of a reducescatter is multiplied (the original's convention)."""
+    op, prescale, postscale = reduction
     return prescale * postscale * (size_of(process_set) if op == Sum else 1)
 
 

@@ -185,7 +185,7 @@ class Reducer:
             if starts:
                 reducer._complete(slot)
 
-        handle = slot.param.register_post_accumulate_grad_hook(hook)  # type: ignore[attr-defined]
+        handle = slot.param.register_post_accumulate_grad_hook(hook)
         weakref.finalize(self, handle.remove)
 
     def _complete(self, slot: Slot) -> None:

@@ -67,11 +67,11 @@ class CudaStreams:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._side: Any = torch.cuda.Stream(device)
 
     def mark(self, tensors: Sequence[Tensor]) -> Any:
         """See :class:`HostStreams`; so for all methods."""
-        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event: Any = torch.cuda.Event()
         event.record(torch.cuda.current_stream(tensors[0].device if tensors else self.device))
         return event
 

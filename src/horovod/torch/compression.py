@@ -1,7 +1,7 @@
 """Compression: as what type gradients travel between ranks.
 
-The engine casts ``Compression.fp16`` and ``Compression.bf16`` while it copies, so :class:`Compressor.compress`
-of these is called by nobody but scripts. A class of your own is called before and after every reduction.
+The engine casts ``Compression.fp16`` and ``Compression.bf16`` while it copies, so ``compress`` of these is
+called by nobody but scripts. A class of your own is called before and after every reduction.
 """
 
 from __future__ import annotations

@@ -158,8 +158,8 @@ def _named(params: Any) -> list[tuple[str, torch.Tensor]]:
         if not isinstance(pair[1], torch.Tensor) and pair[1] is not None:
             # What modules put into a state_dict by get_extra_state(): there is nothing to fill in place.
             raise ValueError(
-                f"broadcast_parameters() cannot fill {pair[0]!r} in place: it is a {type(pair[1]).__name__}, no "
-                "tensor. Use broadcast_object() for it."
+                f"broadcast_parameters() cannot fill {pair[0]!r} in place: it is a {type(pair[1]).__name__}, "
+                "no tensor. Use broadcast_object() for it."
             )
     return [(name, tensor) for name, tensor in pairs if tensor is not None]
 

@@ -41,8 +41,8 @@ def DistributedOptimizer(
 ) -> torch.optim.Optimizer:
     """An optimizer like ``optimizer``, sharing its parameters and state, that reduces gradients first.
 
-    Reductions start in the backward pass, as soon as a gradient is complete; ``step()`` waits for them. To work
-    on reduced gradients before the step (to clip them, say), call ``synchronize()`` and step inside
+    Reductions start in the backward pass, as soon as a gradient is complete; ``step()`` waits for them. To
+    work on reduced gradients before the step (to clip them, say), call ``synchronize()`` and step inside
     ``with optimizer.skip_synchronize()``.
 
     Args:
@@ -59,8 +59,8 @@ def DistributedOptimizer(
     """
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError(
-            "torch.optim.LBFGS evaluates its closure several times in one step, each rank as often as its own "
-            "gradients ask for; it cannot be distributed."
+            "torch.optim.LBFGS evaluates its closure several times in one step, each rank as often as its "
+            "own gradients ask for; it cannot be distributed."
         )
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise ValueError(
@@ -83,7 +83,7 @@ def DistributedOptimizer(
         if runtime.identity().size > 1:
             return _adasum(optimizer, names, compression)
     rules = Rules.of(op, compression, gradient_predivide_factor, sparse_as_dense, process_set)
-    wrapped = _wrapped(optimizer, _ReducingOptimizer)
+    wrapped: _ReducingOptimizer = _wrapped(optimizer, _ReducingOptimizer)
     wrapped._begin(Reducer(rules, backward_passes_per_step), names, members)
     return wrapped
 
@@ -163,7 +163,7 @@ class _ReducingOptimizer(torch.optim.Optimizer):
         finally:
             self._should_synchronize = True
 
-    def step(self, closure: Callable[[], float] | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Waits for the reduced gradients, and steps. A closure's gradients are reduced when it returns."""
         if self._should_synchronize:
             if self._synchronized:
@@ -175,7 +175,7 @@ class _ReducingOptimizer(torch.optim.Optimizer):
                 )
             closure = self._settle(closure)
         # Not all optimizers take a closure.
-        result = super().step() if closure is None else super().step(closure)  # type: ignore[safe-super]
+        result = super().step() if closure is None else super().step(closure)
         self._synchronized = self._reducer.settled = False
         return result
 
@@ -235,7 +235,7 @@ class _ReducingOptimizer(torch.optim.Optimizer):
 def _adasum(
     optimizer: torch.optim.Optimizer, names: dict[torch.Tensor, str], compression: type[Compressor]
 ) -> torch.optim.Optimizer:
-    wrapped = _wrapped(optimizer, AdasumOptimizer)
+    wrapped: AdasumOptimizer = _wrapped(optimizer, AdasumOptimizer)
     wrapped._compression = compression
     wrapped._parameter_names = names
     return wrapped
@@ -249,9 +249,11 @@ def _wrapped(optimizer: torch.optim.Optimizer, addition: type[torch.optim.Optimi
     base = type(optimizer)
     if "_parameter_names" in vars(optimizer):
         raise ValueError("The optimizer is distributed already: its gradients would be reduced twice.")
-    distributed = type(base.__name__, (addition, base), {"__module__": __name__, "__doc__": base.__doc__})
-    wrapped = distributed.__new__(distributed)
-    # One dictionary for both objects: a scheduler may know the other, and load_state_dict() puts new ones into it.
+    names = {"__module__": __name__, "__doc__": base.__doc__}
+    distributed: Any = type(base.__name__, (addition, base), names)
+    wrapped = object.__new__(distributed)
+    # One dictionary for both objects: a scheduler may know the other, and load_state_dict() puts new values
+    # into it.
     wrapped.__dict__ = vars(optimizer)
     if "step" in vars(optimizer):
         wrapped.step = _noticed_step(wrapped)

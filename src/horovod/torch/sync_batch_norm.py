@@ -131,7 +131,7 @@ class _Normalise(torch.autograd.Function):
         return output.to(input.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         input, weight, mean, inverse, count = ctx.saved_tensors
         kind = _arithmetic_type(input)
