@@ -216,7 +216,7 @@ def _own_rows_of_gradients(ctx: Any, grads: list[Tensor]) -> Any:
 
 
 def _keep_factor(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG001
-    ctx.factor, ctx.process_set = _gradients.factor_of(*inputs[2:5], inputs[6]), inputs[6]
+    ctx.factor, ctx.process_set = _gradients.factor_of(inputs[2], inputs[3], inputs[4], inputs[6]), inputs[6]
 
 
 def _gather_gradients(ctx: Any, grads: list[Tensor]) -> Any:

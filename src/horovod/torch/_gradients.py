@@ -58,7 +58,7 @@ class GroupedAllreduce(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         whole = [grad.contiguous() for grad in grads]
-        return *[None] * 6, *GroupedAllreduce.apply(*ctx.options, None, *whole)
+        return *[None] * 6, *eager.grouped_allreduce(*ctx.options, None, *whole)
 
 
 class Allgather(Function):
@@ -116,7 +116,7 @@ class GroupedAllgather(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         pairs = zip(grads, ctx.rows, strict=True)
-        parts = [OwnRows.apply(grad.contiguous(), rows, ctx.process_set) for grad, rows in pairs]
+        parts = [eager.own_rows(grad.contiguous(), rows, ctx.process_set) for grad, rows in pairs]
         return None, None, *parts
 
 
@@ -168,7 +168,7 @@ class Alltoall(Function):
 
 
 def _alltoall_back(grad: Tensor, received: Tensor, rows: int, process_set: int) -> Tensor:
-    back, _ = Alltoall.apply(grad, received.tolist(), None, process_set)
+    back, _ = eager.alltoall(grad, received.tolist(), None, process_set)
     return _waiting.lengthened(back, rows)
 
 
@@ -181,7 +181,7 @@ class Reducescatter(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
-        ctx.factor, ctx.process_set = factor_of(*inputs[2:5], inputs[6]), inputs[6]
+        ctx.factor, ctx.process_set = factor_of(inputs[2], inputs[3], inputs[4], inputs[6]), inputs[6]
 
     @staticmethod
     def gradient(calls: Any, ctx: Any, grad: Tensor) -> Any:
@@ -202,12 +202,12 @@ class GroupedReducescatter(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:  # noqa: ARG004
-        ctx.factor, ctx.process_set = factor_of(*inputs[:3], inputs[4]), inputs[4]
+        ctx.factor, ctx.process_set = factor_of(inputs[0], inputs[1], inputs[2], inputs[4]), inputs[4]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         whole = [grad.contiguous() for grad in grads]
-        gathered = GroupedAllgather.apply(None, ctx.process_set, *whole)
+        gathered = eager.grouped_allgather(None, ctx.process_set, *whole)
         return *[None] * 6, *[tensor * ctx.factor for tensor in gathered]
 
 
@@ -217,6 +217,12 @@ def factor_of(op: int, prescale: float, postscale: float, process_set: int) -> f
 
 
 eager = SimpleNamespace(
-    allreduce=Allreduce.apply, allgather=Allgather.apply, own_rows=OwnRows.apply, alltoall_back=_alltoall_back
+    allreduce=Allreduce.apply,
+    grouped_allreduce=GroupedAllreduce.apply,
+    allgather=Allgather.apply,
+    grouped_allgather=GroupedAllgather.apply,
+    own_rows=OwnRows.apply,
+    alltoall=Alltoall.apply,
+    alltoall_back=_alltoall_back,
 )
 """The operations that gradients are made of."""

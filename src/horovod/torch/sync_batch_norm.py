@@ -54,7 +54,8 @@ class SyncBatchNorm(_BatchNorm):
         mean, variance, count = _statistics(input)
         if self.training and self.track_running_stats:
             self._track(mean, variance, count)
-        normalised: Tensor = _Normalise.apply(input, self.weight, self.bias, mean, variance, count, self.eps)
+        apply: Any = _Normalise.apply  # which has no types in torch
+        normalised: Tensor = apply(input, self.weight, self.bias, mean, variance, count, self.eps)
         return normalised
 
     @torch.no_grad()
@@ -130,7 +131,7 @@ class _Normalise(torch.autograd.Function):
         return output.to(input.dtype)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Any) -> Any:
         input, weight, mean, inverse, count = ctx.saved_tensors
         kind = _arithmetic_type(input)
