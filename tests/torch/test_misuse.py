@@ -155,6 +155,8 @@ SPLITS: dict[str, Any] = {
     "int64": torch.tensor([2, 2]),
     "float": torch.tensor([2.0, 2.0]),
     "list of floats": [2.0, 2.0],
+    "array of two dimensions": np.ones((2, 1), np.int32),
+    "a number": 4,
 }
 
 

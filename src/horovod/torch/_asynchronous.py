@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import torch
@@ -301,6 +302,7 @@ def rows_to_send(splits: Sequence[int] | Tensor | None) -> list[int] | None:
             )
         counts: list[int] = splits.tolist()
         return counts
-    if not all(isinstance(count, int) or hasattr(count, "__index__") for count in splits):
-        raise ValueError(f"The splits of an alltoall must be a list of integers, not {splits!r}.")
-    return [int(count) for count in splits]
+    try:
+        return [operator.index(count) for count in splits]
+    except TypeError:
+        raise ValueError(f"The splits of an alltoall must be a list of integers, not {splits!r}.") from None

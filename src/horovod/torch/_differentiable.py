@@ -18,6 +18,9 @@ from horovod.torch.compression import Compression, Compressor
 
 Tensor = torch.Tensor
 
+differentiable: Any = _gradients
+"""Their ``apply`` has no types in torch."""
+
 
 def allreduce(
     tensor: Tensor,
@@ -42,13 +45,14 @@ def allreduce(
         tensor, context = compression.compress(tensor)
     options = (name, op, prescale_factor, postscale_factor, wire or 0, process_set.process_set_id)
     if is_compiling():
-        reduced = _compiled.allreduce(tensor, *options)
+        reduced: Tensor = _compiled.allreduce(tensor, *options)
     elif _needs_gradient(tensor):
-        reduced = _gradients.Allreduce.apply(tensor, *options)
+        reduced = differentiable.Allreduce.apply(tensor, *options)
     else:
         reduced = _waiting.allreduce(tensor, *options)  # type: ignore[arg-type]
-    result: Tensor = reduced if wire is not None else compression.decompress(reduced, context)
-    return result
+    if wire is None:
+        reduced = compression.decompress(reduced, context)
+    return reduced
 
 
 def grouped_allreduce(
@@ -69,7 +73,7 @@ def grouped_allreduce(
     if is_compiling():
         reduced = _compiled.grouped_allreduce(inputs, name, *options)
     elif _any_needs_gradient(inputs):
-        reduced = list(_gradients.GroupedAllreduce.apply(*options, name, *inputs))
+        reduced = list(differentiable.GroupedAllreduce.apply(*options, name, *inputs))
     else:
         reduced = _waiting.grouped_allreduce(inputs, name, *options)  # type: ignore[arg-type]
     return _decompressed(reduced, compression, wire, contexts)
@@ -86,7 +90,7 @@ def allgather(
     if is_compiling():
         gathered: Tensor = _compiled.allgather(tensor, *options)
     elif _needs_gradient(tensor):
-        gathered = _gradients.Allgather.apply(tensor, *options)
+        gathered = differentiable.Allgather.apply(tensor, *options)
     else:
         gathered = _waiting.allgather(tensor, *options)  # type: ignore[arg-type]
     return gathered
@@ -100,7 +104,7 @@ def grouped_allgather(
     if is_compiling():
         return tuple(_compiled.grouped_allgather(inputs, name, process_set.process_set_id))
     if _any_needs_gradient(inputs):
-        gathered: tuple[Tensor, ...] = _gradients.GroupedAllgather.apply(
+        gathered: tuple[Tensor, ...] = differentiable.GroupedAllgather.apply(
             name, process_set.process_set_id, *inputs
         )
         return gathered
@@ -118,7 +122,7 @@ def broadcast(
     if is_compiling():
         output: Tensor = _compiled.broadcast(tensor, *options)
     elif _needs_gradient(tensor):
-        output = _gradients.Broadcast.apply(tensor, *options)
+        output = differentiable.Broadcast.apply(tensor, *options)
     else:
         output = _waiting.broadcast(tensor, *options)  # type: ignore[arg-type]
     return output
@@ -137,10 +141,11 @@ def alltoall(
     """
     options = (rows_to_send(splits), name, process_set.process_set_id)
     output: Tensor
+    received: Tensor
     if is_compiling():
         output, received = _compiled.alltoall(tensor, *options)
     elif _needs_gradient(tensor):
-        output, received = _gradients.Alltoall.apply(tensor, *options)
+        output, received = differentiable.Alltoall.apply(tensor, *options)
     else:
         output, received = _waiting.alltoall(tensor, *options)  # type: ignore[arg-type]
     if splits is None:
@@ -167,13 +172,14 @@ def reducescatter(
         tensor, context = compression.compress(tensor)
     options = (name, known(op), prescale_factor, postscale_factor, wire or 0, process_set.process_set_id)
     if is_compiling():
-        rows = _compiled.reducescatter(tensor, *options)
+        rows: Tensor = _compiled.reducescatter(tensor, *options)
     elif _needs_gradient(tensor):
-        rows = _gradients.Reducescatter.apply(tensor, *options)
+        rows = differentiable.Reducescatter.apply(tensor, *options)
     else:
         rows = _waiting.reducescatter(tensor, *options)  # type: ignore[arg-type]
-    result: Tensor = rows if wire is not None else compression.decompress(rows, context)
-    return result
+    if wire is None:
+        rows = compression.decompress(rows, context)
+    return rows
 
 
 def grouped_reducescatter(
@@ -192,7 +198,7 @@ def grouped_reducescatter(
     if is_compiling():
         rows = _compiled.grouped_reducescatter(inputs, name, *options)
     elif _any_needs_gradient(inputs):
-        rows = list(_gradients.GroupedReducescatter.apply(*options, name, *inputs))
+        rows = list(differentiable.GroupedReducescatter.apply(*options, name, *inputs))
     else:
         rows = _waiting.grouped_reducescatter(inputs, name, *options)  # type: ignore[arg-type]
     return _decompressed(rows, compression, wire, contexts)

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
-import torch
+from torch._compile import _disable_dynamo
 from torch.compiler import is_compiling
 
 try:
@@ -18,7 +18,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-@torch._disable_dynamo  # type: ignore[attr-defined]  # unlike torch.compiler.disable it does not load the compiler, which takes seconds
+@_disable_dynamo  # unlike torch.compiler.disable it does not load the compiler, which takes seconds
 def _outside(function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     return function(*args, **kwargs)
 

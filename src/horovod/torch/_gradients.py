@@ -58,7 +58,7 @@ class GroupedAllreduce(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         whole = [grad.contiguous() for grad in grads]
-        return *[None] * 6, *GroupedAllreduce.apply(*ctx.options, None, *whole)
+        return *[None] * 6, *eager.grouped_allreduce(*ctx.options, None, *whole)
 
 
 class Allgather(Function):
@@ -116,7 +116,7 @@ class GroupedAllgather(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         pairs = zip(grads, ctx.rows, strict=True)
-        parts = [OwnRows.apply(grad.contiguous(), rows, ctx.process_set) for grad, rows in pairs]
+        parts = [eager.own_rows(grad.contiguous(), rows, ctx.process_set) for grad, rows in pairs]
         return None, None, *parts
 
 
@@ -168,7 +168,7 @@ class Alltoall(Function):
 
 
 def _alltoall_back(grad: Tensor, received: Tensor, rows: int, process_set: int) -> Tensor:
-    back, _ = Alltoall.apply(grad, received.tolist(), None, process_set)
+    back, _ = eager.alltoall(grad, received.tolist(), None, process_set)
     return _waiting.lengthened(back, rows)
 
 
@@ -207,7 +207,7 @@ class GroupedReducescatter(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         whole = [grad.contiguous() for grad in grads]
-        gathered = GroupedAllgather.apply(None, ctx.process_set, *whole)
+        gathered = eager.grouped_allgather(None, ctx.process_set, *whole)
         return *[None] * 6, *[tensor * ctx.factor for tensor in gathered]
 
 
@@ -218,6 +218,12 @@ def factor_of(reduction: tuple[int, float, float], process_set: int) -> float:
 
 
 eager = SimpleNamespace(
-    allreduce=Allreduce.apply, allgather=Allgather.apply, own_rows=OwnRows.apply, alltoall_back=_alltoall_back
+    allreduce=Allreduce.apply,
+    grouped_allreduce=GroupedAllreduce.apply,
+    allgather=Allgather.apply,
+    grouped_allgather=GroupedAllgather.apply,
+    own_rows=OwnRows.apply,
+    alltoall=Alltoall.apply,
+    alltoall_back=_alltoall_back,
 )
 """The operations that gradients are made of."""

@@ -54,7 +54,8 @@ class SyncBatchNorm(_BatchNorm):
         mean, variance, count = _statistics(input)
         if self.training and self.track_running_stats:
             self._track(mean, variance, count)
-        normalised: Tensor = _Normalise.apply(input, self.weight, self.bias, mean, variance, count, self.eps)
+        apply: Any = _Normalise.apply  # which has no types in torch
+        normalised: Tensor = apply(input, self.weight, self.bias, mean, variance, count, self.eps)
         return normalised
 
     @torch.no_grad()
