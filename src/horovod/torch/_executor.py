@@ -6,6 +6,7 @@ needs them, are made in the same order too.
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 import weakref
@@ -16,14 +17,12 @@ import torch
 from horovod import _native
 from horovod.torch import _arithmetic as arithmetic
 from horovod.torch._carrying import carry_out
-from horovod.torch._groups import CONNECTING, Group, directory_of
+from horovod.torch._groups import CLOSING_SECONDS, CONNECTING, Group, directory_of
 from horovod.torch._streams import AbandonedError, CudaStreams, HostStreams, Streams
 from horovod.torch._work import DTYPES, Order, Share
 
 CAUSE_SECONDS = 1.0
 """How long an error is kept back: the engine may learn why a connection has ended."""
-END_SECONDS = 5.0
-"""How long the end of a world waits for a collective that is under way."""
 
 
 class Executor:
@@ -34,7 +33,7 @@ class Executor:
         """The GPU of a rank that has joined: where it stands in."""
         self._engine, self._key, self._seconds = engine, key, start_seconds
         self._shares: weakref.WeakValueDictionary[int, Share] = weakref.WeakValueDictionary()
-        self._last_token = 0
+        self._tokens = itertools.count(1)
         self._streams: dict[torch.device, Streams] = {HostStreams.device: HostStreams()}
         self._groups: dict[tuple[Any, ...], Group] = {}
         self._under_way: list[Share] = []  # memory that a GPU may write to
@@ -44,9 +43,9 @@ class Executor:
 
     def expect(self, share: Share) -> int:
         """The token under which the engine hands the share back, while somebody keeps it."""
-        self._last_token += 1
-        self._shares[self._last_token] = share
-        return self._last_token
+        token = next(self._tokens)
+        self._shares[token] = share
+        return token
 
     def streams_of(self, device: torch.device) -> Streams:
         """The streams for the tensors of a device."""
@@ -57,7 +56,7 @@ class Executor:
     def join(self) -> None:
         """After the engine's end: waits for the thread's, for a while."""
         if self._thread is not threading.current_thread():
-            self._thread.join(CONNECTING.total_seconds() + END_SECONDS)
+            self._thread.join(CONNECTING.total_seconds() + CLOSING_SECONDS)
 
     def _run(self) -> None:
         while not self._engine.handing_closed():
@@ -125,7 +124,7 @@ class Executor:
 
     def _close(self) -> None:
         """Drops the groups: members that wait for this rank find their connections closed."""
-        end = time.monotonic() + END_SECONDS
+        end = time.monotonic() + CLOSING_SECONDS
         for group in self._groups.values():
             group.close(end)
         self._groups.clear()

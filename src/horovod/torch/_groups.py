@@ -32,6 +32,8 @@ PATIENCE = datetime.timedelta(days=7)
 """For a collective: the engine watches the peers, and knows better."""
 CONNECTING = datetime.timedelta(seconds=10)
 """For ranks that are all at it."""
+CLOSING_SECONDS = 5.0
+"""How long a collective that is under way may take to end."""
 LOOPBACK = "127.0.0.1"
 """All ranks are on one machine."""
 
@@ -55,6 +57,7 @@ class Group:
     ) -> None:
         self.index, self.size, self.streams = index, size, streams
         self._wanted = wanted
+        self._backend: Any = None
         self._under_way: Any = None
         self.on_gpu = isinstance(streams, CudaStreams)
         self.reduces = NATIVE_TYPES if self.on_gpu else ()
@@ -63,13 +66,14 @@ class Group:
         try:
             meet(directory, index, size, wanted, seconds)
             store = c10d().FileStore(os.path.join(directory, "store"), size)
-            store.set_timeout(CONNECTING)
+            store.set_timeout(datetime.timedelta(seconds=seconds) if self.on_gpu else CONNECTING)
             self._backend = (_nccl if self.on_gpu else _gloo)(store, index, size)
             _backends.add(self._backend)
             # When all have sent something all are connected, and Gloo needs the file no more.
             self.gather(torch.zeros(1, dtype=torch.uint8, device=streams.device), [1] * size)
         except BaseException:
             shutil.rmtree(directory, ignore_errors=True)
+            self.close(time.monotonic() + CLOSING_SECONDS)
             raise
         if not self.on_gpu:
             self.forget_directory()
@@ -86,7 +90,7 @@ class Group:
         abandoned may never end (Gloo's cannot be told to). Then it is left alone.
         """
         self.forget_directory()
-        if self.on_gpu:
+        if self.on_gpu and self._backend is not None:
             self._backend.abort()
         while self._under_way is not None and not self._under_way.is_completed():
             if time.monotonic() > end:
@@ -94,7 +98,7 @@ class Group:
                 break
             time.sleep(0.01)
         _backends.discard(self._backend)
-        del self._backend
+        self._backend = None
 
     def exchange(self, given: Tensor, sent: Sequence[int], received: Sequence[int]) -> Tensor:
         """Sends so many bytes to each member; what comes from each, one after the other."""
