@@ -109,6 +109,32 @@ def test_a_peer_leaves(start: Start, tmp_path: Path) -> None:
     assert_nothing_left(tmp_path)
 
 
+IN_TURN = """
+for generation in range(18):
+    hvt.init()
+    reduce_on(limit=2)
+    hvt.barrier()
+    leaver = generation % SIZE
+    if RANK != leaver or generation % 2:
+        handles = [hvt.allreduce_async(torch.ones(1 << i), name=f"t{i}") for i in range(16)]
+    if RANK != leaver:
+        tell_error(lambda: [*map(hvt.synchronize, handles), hvt.barrier()])
+    hvt.shutdown()
+    assert threading.active_count() == 1, threading.enumerate()
+"""
+
+
+def test_ranks_leave_in_turn_while_others_wait_for_them(start: Start, tmp_path: Path) -> None:
+    """With works in all states: not submitted, agreed on, taken, under way."""
+    job = launch(start, tmp_path, IN_TURN)
+    for rank in job.ranks:
+        rank.assert_quiet_exit()
+        leavers = [leaver for leaver in (g % SIZE for g in range(18)) if leaver != rank.number]
+        for told, leaver in zip(rank.told(), leavers, strict=True):
+            assert f"rank {leaver} (host testhost, pid {job[leaver].pid}) has shut down" in told["message"]
+    assert_nothing_left(tmp_path)
+
+
 FAILING = """
 from horovod.torch import _carrying
 hvt.init()

@@ -86,8 +86,9 @@ class Group:
     def close(self, end: float) -> None:
         """Closes the connections, so that members which wait for this rank do so no longer.
 
-        Before ``end``: a backend cannot be taken apart while a collective is under way, and one that was
-        abandoned may never end (Gloo's cannot be told to). Then it is left alone.
+        There is no farewell, as they may be in a collective that this rank will never come to. What it has
+        sent reaches them all the same. Before ``end``: a backend cannot be taken apart while a collective is
+        under way, and one that was abandoned may never end (Gloo's cannot be told to). Then it is left alone.
         """
         self.forget_directory()
         if self.on_gpu and self._backend is not None:
@@ -96,7 +97,7 @@ class Group:
             if time.monotonic() > end:
                 _leak(self._backend)
                 break
-            time.sleep(0.01)
+            time.sleep(0.001)
         _backends.discard(self._backend)
         self._backend = None
 
