@@ -150,10 +150,9 @@ const dlpack::ExchangeApi* exchange_api_of(nb::handle object) {
 
 // What is wrong with it, in the exporter's words.
 [[noreturn]] void refuse(BufferView::Access access, const char* reason) {
-  const std::string message = std::string(role_of(access)) +
-                              " cannot be used: it must be a contiguous" +
-                              (access == BufferView::Access::kWrite ? ", writable" : "") +
-                              " array (" + reason + ")";
+  const std::string message =
+      std::string(role_of(access)) + " cannot be used: it must be a contiguous" +
+      (access == BufferView::Access::kWrite ? ", writable" : "") + " array (" + reason + ")";
   throw nb::value_error(message.c_str());
 }
 
