@@ -23,10 +23,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _makes_sense(item: pytest.Item) -> bool:
     params = item.callspec.params if hasattr(item, "callspec") else {}
     world, frontend = params.get("world"), params.get("frontend")
-    if not isinstance(world, WorldKey) or frontend is None:
+    if not isinstance(world, WorldKey):
         return True
     owner = PLANES_OF_FRONTENDS.get(world.plane)
-    if owner is not None or frontend == REFERENCE:
-        return owner in (None, frontend)
+    if owner is not None or frontend in (None, REFERENCE):
+        return owner is None or frontend == owner
     # What sockets and many ranks do to bytes does not depend on who gave them.
     return world.size <= LARGEST_OF_OTHERS and (world.plane != "tcp" or world.size == SOCKETS_OF_OTHERS)
