@@ -58,11 +58,12 @@ def _sparse(options: dict[str, Any]) -> None:
 
 @on_worlds(2, 3)
 @pytest.mark.parametrize("sparse_as_dense", [False, True])
-def test_sparse_gradients_that_do_not_come(world: Workers, sparse_as_dense: bool) -> None:
-    world.run(_sparse_missing, sparse_as_dense)
+@pytest.mark.parametrize("before", [0, 1], ids=["never came", "came once"])
+def test_sparse_gradients_that_do_not_come(world: Workers, sparse_as_dense: bool, before: int) -> None:
+    world.run(_sparse_missing, sparse_as_dense, before)
 
 
-def _sparse_missing(sparse_as_dense: bool) -> None:
+def _sparse_missing(sparse_as_dense: bool, before: int) -> None:
     model = Words()
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), sparse_as_dense=sparse_as_dense
@@ -70,7 +71,7 @@ def _sparse_missing(sparse_as_dense: bool) -> None:
     words = torch.arange(6)
     for step in range(3):
         optimizer.zero_grad()
-        if step == 0 or hvd.rank() == 0:
+        if step < before or hvd.rank() == 0:
             model(words).sum().backward()
         else:
             model.layer(torch.ones(6, 4, dtype=torch.float64)).sum().backward()

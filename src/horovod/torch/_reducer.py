@@ -16,9 +16,10 @@ from typing import Any
 
 import torch
 
+from horovod._core import runtime
 from horovod._core.compression import wire_code
 from horovod._core.process_sets import ProcessSet
-from horovod._core.reduction import Average
+from horovod._core.reduction import Average, Max
 from horovod.torch._handles import synchronize
 from horovod.torch._routes import engine_for, engine_for_group
 from horovod.torch._sparse import sparse_allreduce_async
@@ -112,6 +113,8 @@ class Reducer:
         self.rules = rules
         self._wire = wire_code(rules.compression)
         self._slots: dict[Tensor, Slot] = {}
+        self._learnt: tuple[int, int] | None = None
+        """In which world, and of how many parameters, it is known whose gradients are sparse."""
         self._hooked: list[Slot] = []
         """Those that are reduced when they are complete."""
         self._bundles: list[list[Slot]] = []
@@ -154,6 +157,8 @@ class Reducer:
 
     def synchronize(self) -> None:
         """Returns when all gradients are reduced. Those that never came count as zeros."""
+        if not self.rules.sparse_as_dense and self._slots:
+            self._learn_what_is_sparse()
         for slot in self._hooked:
             if slot.left > 0 and (slot.param.requires_grad or slot.group is not None):
                 self._complete(slot)
@@ -164,6 +169,20 @@ class Reducer:
         self.settled = True
         if error is not None:
             raise error
+
+    def _learn_what_is_sparse(self) -> None:
+        """Once in every world, and for new parameters: of a gradient that has not come here, others know."""
+        running = runtime.current()
+        now = (running.generation, len(self._slots))
+        if self._learnt == now:
+            return
+        slots = list(self._slots.values())
+        dims = torch.tensor([_sparse_dim(slot.param.grad) for slot in slots], dtype=torch.uint8)
+        process_set = self.rules.process_set.process_set_id
+        running.engine.allreduce(f"{slots[0].name}.sparse", dims, dims, Max, 1.0, 1.0, 0, process_set)
+        for slot, dim in zip(slots, dims.tolist(), strict=True):
+            slot.sparse_dim = dim
+        self._learnt = now
 
     def _hook(self, slot: Slot, starts: bool) -> None:
         """Counts the slot's gradients, and starts their reduction or not."""
@@ -332,3 +351,8 @@ class Reducer:
             slot.param.grad = reduced.to_sparse(grad.sparse_dim())
         elif reduced is not grad:
             grad.detach().copy_(reduced)
+
+
+def _sparse_dim(grad: Tensor | None) -> int:
+    """0 of a dense gradient, and of none."""
+    return grad.sparse_dim() if grad is not None and grad.is_sparse else 0
