@@ -178,3 +178,30 @@ def _halves(dtype: str) -> None:
     training.train(model, hvd.DistributedOptimizer(sgd(model), model.named_parameters()))
     training.trained_alone(sgd, alone)
     assert_same_model(model, alone, rtol=0.1, atol=0.1)
+
+
+@on_worlds(2)
+def test_adasum_with_an_overflow_on_one_rank(world: Workers) -> None:
+    """Gradients are not reduced, so the others do not see it: they are told."""
+    world.run(_adasum_overflow)
+
+
+def _adasum_overflow() -> None:
+    model, alone = mlp(), mlp()
+    optimizer = hvd.DistributedOptimizer(sgd(model, lr=0.001), model.named_parameters(), op=hvd.Adasum)
+    unscaled = hvd.DistributedOptimizer(sgd(alone, lr=0.001), alone.named_parameters(), op=hvd.Adasum)
+    scaler = GradScaler("cpu", init_scale=1024.0)
+    for step in range(4):
+        overflow = step == 1
+        data, target = (own(tensor) for tensor in batch(step))
+        loss = loss_of(model, data, target)
+        scaler.scale(loss * float("inf") if overflow and hvd.rank() == 1 else loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        if not overflow:
+            loss_of(alone, data, target).backward()
+            unscaled.step()
+            unscaled.zero_grad()
+    assert_same_model(model, alone, **CLOSE)
+    assert_same_everywhere(model.parameters())

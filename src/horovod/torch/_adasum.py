@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from horovod._core.process_sets import global_process_set
-from horovod._core.reduction import Adasum
-from horovod.torch._differentiable import grouped_allreduce
+from horovod._core.reduction import Adasum, Max
+from horovod.torch._differentiable import allreduce, grouped_allreduce
 from horovod.torch.compression import Compressor
 
 
@@ -22,10 +22,15 @@ class AdasumOptimizer(torch.optim.Optimizer):
     """
 
     _compression: type[Compressor]
+    grad_scale: torch.Tensor | None
+    found_inf: torch.Tensor | None
+    """What a ``GradScaler`` lends for a step."""
     _parameter_names: dict[torch.Tensor, str]
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Steps, and combines the steps of all ranks."""
+        if self._has_overflowed():
+            return None
         params = [param for group in self.param_groups for param in group["params"] if param.requires_grad]
         before = [param.detach().clone() for param in params]
         loss = super().step(closure)
@@ -37,6 +42,28 @@ class AdasumOptimizer(torch.optim.Optimizer):
         return loss
 
     step.hooked = True  # type: ignore[attr-defined]  # the wrapped optimizer's step calls the hooks
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # So that GradScaler leaves it to step() what to do about an overflow: all ranks must do the same.
+        return True
+
+    def _has_overflowed(self) -> bool:
+        """Whether a gradient of any rank has, where a ``GradScaler`` has looked; else they are unscaled."""
+        found: torch.Tensor | None = getattr(self, "found_inf", None)
+        if found is None:
+            return False
+        if allreduce(found.detach().cpu(), op=Max, name="DistributedAdasumOptimizer.found_inf").item():
+            return True
+        scale: torch.Tensor | None = getattr(self, "grad_scale", None)
+        if vars(self).get("_step_supports_amp_scaling"):
+            return False  # the wrapped optimizer, a fused one, knows what to do
+        self.found_inf = self.grad_scale = None
+        if scale is not None:
+            for param in (param for group in self.param_groups for param in group["params"]):
+                if param.grad is not None:
+                    param.grad.div_(scale.to(param.grad.device))
+        return False
 
     def _combine(self, deltas: list[torch.Tensor]) -> list[torch.Tensor]:
         return grouped_allreduce(
