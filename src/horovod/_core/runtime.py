@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from horovod import _native
 from horovod._config import Settings
 from horovod._core import observer
+from horovod._core.communicators import place_in
 from horovod._core.log import configure, logger
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
@@ -76,8 +77,8 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
                 "init() was called in a forked child of a process that uses Horovod. Only the processes that "
                 "a launcher started are ranks; call it there, before or without forking."
             )
-        who, settings = discover(os.environ), Settings.from_env(os.environ)
-        _check_comm(comm, who)
+        launched, settings = discover(os.environ), Settings.from_env(os.environ)
+        who = place_in(comm, launched)
         # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
         generation = _generations[who.job_id] + 1
         built = _build(who, settings, generation)
@@ -85,7 +86,7 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
         _current = replace(built, dynamic_process_sets=dynamic)
         _generations[who.job_id] = generation
         if who.launcher == "horovodrun":
-            _check_in(who, built.engine.plane)
+            _check_in(launched, built.engine.plane)
         return True
 
 
@@ -95,18 +96,6 @@ def _check_in(who: Identity, plane: str) -> None:
 
     host, cpus = os.uname().nodename, desk.cpu_ranges(os.sched_getaffinity(0))
     desk.check_in(who.job_id, desk.CheckIn(who.rank, os.getpid(), host, cpus, plane))
-
-
-def _check_comm(comm: Any, who: Identity) -> None:
-    if comm is None:
-        return
-    ranks = list(range(comm.Get_size())) if hasattr(comm, "Get_size") else sorted(comm)
-    if ranks and ranks != list(range(who.size)):
-        raise NotImplementedError(
-            f"init(comm=...) with a part of the ranks is not available: the launcher started {who.size} "
-            f"ranks, comm has {len(ranks)}. Start the job with those alone, or use "
-            f"process_sets=[ProcessSet({ranks})]."
-        )
 
 
 def shutdown(last_words: str = "") -> None:
