@@ -1,4 +1,4 @@
-"""The same script under mpirun and torchrun, with no horovodrun: ranks meet, compute, and name the lost."""
+"""The same script under mpirun, srun and torchrun, without horovodrun: ranks meet, compute, name the lost."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_job(launcher: Launcher, size: int) -> None:
     assert_complete(launcher, size)
 
 
-@pytest.mark.parametrize("name", ["openmpi", "mpich", "torchrun"])
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "srun", "torchrun"])
 def test_two_jobs_at_once_do_not_meet(launchers: Callable[[str], Launcher], name: str) -> None:
     first, second = launchers(name), launchers(name)
     one, two = first.start(2, TRAIN, "3"), second.start(2, TRAIN, "40")
