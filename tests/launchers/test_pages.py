@@ -92,7 +92,7 @@ def test_open_mpi(tmp_path: Path, openmpi: Path, command: str) -> None:
     check(tmp_path, command, mpi_env(openmpi))
 
 
-@pytest.mark.parametrize("command", [case for case in cases("mpirun.md") if "-mca" not in case[1]])
+@pytest.mark.parametrize("command", [command for command in cases("mpirun.md") if "-mca" not in command])
 def test_mpich(tmp_path: Path, mpich: Path, command: str) -> None:
     check(tmp_path, command, mpi_env(mpich))
 

@@ -148,8 +148,8 @@ def _run_by_mpi(options: Options) -> NoReturn:
     for note in options.notes:
         _write_all(Sink(2), f"horovodrun: {note}\n")
     if options.verbose:
-        text = f"the ranks are started by {mpi.maker.value}: {shlex.join(command)}"
-        _write_all(Sink(2), f"horovodrun: {text}\n")
+        said = f"horovodrun: {shlex.join(command)}\nhorovodrun: this mpirun is {mpi.maker.value}'s\n"
+        _write_all(Sink(2), said)
     env = {name: value for name, value in os.environ.items() if not tells_a_place(name) and name != CALLER}
     os.execve(command[0], command, {**env, **options.settings})
 
