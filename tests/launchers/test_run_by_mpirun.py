@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+from starters import until
 
 import horovod
 from horovod.runner.errors import WorkerFailedError
@@ -58,6 +61,36 @@ def test_a_rank_that_fails(mpi: str) -> None:
         horovod.run(fail, num_proc=2, use_mpi=True)
     assert caught.value.rank == 1, mpi
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+WAIT = """
+import os, time, horovod
+from pathlib import Path
+
+def wait():
+    Path(os.environ["FLAGS"], f"pid.{os.getpid()}").touch()
+    time.sleep(600)
+
+try:
+    horovod.run(wait, num_proc=2, use_mpi=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda s: signal.Signals(s).name)
+def test_the_ranks_end_with_their_caller(tmp_path: Path, signum: int) -> None:
+    def ranks() -> list[int]:
+        return [int(path.name.removeprefix("pid.")) for path in tmp_path.glob("pid.*")]
+
+    env = {**os.environ, "FLAGS": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", WAIT], env=env, stdout=subprocess.PIPE) as caller:
+        until(lambda: len(ranks()) == 2, "two ranks")
+        caller.send_signal(signum)
+        output, _ = caller.communicate(timeout=60)
+    assert output.endswith(b"interrupted\n") == (signum == signal.SIGINT)
+    until(lambda: not any(map(psutil.pid_exists, ranks())), "the end of the ranks")
 
 
 def test_no_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
