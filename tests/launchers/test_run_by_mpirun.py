@@ -125,7 +125,13 @@ def test_every_maker_gets_the_number_of_ranks(maker: Maker) -> None:
 
 @pytest.mark.parametrize(
     ("version", "major"),
-    [("mpirun (Open MPI) 5.0.11\n", 5), ("mpirun (Open MPI) 4.1.4", 4), ("HYDRA build details:", 0)],
+    [
+        ("mpirun (Open MPI) 5.0.11\n", 5),
+        ("mpirun (Open MPI) 4.1.4", 4),
+        ("orterun (OpenRTE) 4.1.4", 4),
+        ("mpirun (IBM Spectrum MPI) 10.4.0", 4),
+        ("HYDRA build details:", 0),
+    ],
 )
 def test_versions(version: str, major: int) -> None:
     assert major_of(version) == major

@@ -231,7 +231,8 @@ def _ignored_signals() -> frozenset[int]:
 
 def _explain(view: View, options: Options, workers: Sequence[Worker]) -> None:
     env = workers[0].env
-    view.say(f"starting {len(workers)} ranks of job {env['HOROVOD_JOB_ID']}: {' '.join(options.command)}")
+    job = env["HOROVOD_JOB_ID"]
+    view.say(f"starting {len(workers)} ranks of job {job}, without MPI: {' '.join(options.command)}")
     if "OMP_NUM_THREADS" not in os.environ and "OMP_NUM_THREADS" in env:
         view.say("OMP_NUM_THREADS is not set: the ranks get 1, so that they do not fight for the CPUs")
 

@@ -73,7 +73,9 @@ def maker_of(version: str) -> Maker:
 
 def major_of(version: str) -> int:
     """Open MPI's version, 5 of ``mpirun (Open MPI) 5.0.11``; 0 if it does not say so."""
-    found = re.search(r"\(Open MPI\) (\d+)\.", version)
+    if "Spectrum MPI" in version:
+        return 4  # what it is made from
+    found = re.search(r"\((?:Open MPI|OpenRTE)\) (\d+)\.", version)
     return int(found[1]) if found else 0
 
 
