@@ -17,13 +17,13 @@ from typing import Self
 
 PROGRAMS = ("munged", "scancel", "sinfo", "slurmctld", "slurmd", "squeue", "srun")
 PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
+LOOPBACK = "127.0.0.1"
 SECONDS = 60.0
 """A guard against hangs on a loaded machine, not a measurement."""
 
-# Without NoInAddrAny the daemons would listen on all interfaces.
 CONFIGURATION = """
 ClusterName=khorovodtest
-SlurmctldHost={node}(127.0.0.1)
+SlurmctldHost={node}({address})
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
 SlurmUser=root
@@ -35,7 +35,7 @@ StateSaveLocation={here}/state
 SlurmdSpoolDir={here}/spool
 SlurmctldPidFile={here}/slurmctld.pid
 SlurmdPidFile={here}/slurmd.pid
-CommunicationParameters=NoAddrCache,NoCtldInAddrAny,NoInAddrAny
+CommunicationParameters={listening}
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
@@ -46,7 +46,7 @@ ReturnToService=2
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SlurmdParameters=config_overrides
-NodeName={node} NodeAddr=127.0.0.1 CPUs=64 RealMemory=1 State=UNKNOWN
+NodeName={node} NodeAddr={address} CPUs=64 RealMemory=1 State=UNKNOWN
 PartitionName=debug Nodes={node} Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES
 """
 
@@ -86,11 +86,7 @@ class Cluster:
         key = here / "munge.key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
-        node = socket.gethostname().partition(".")[0]
-        controller_port, node_port = _free_ports(2)
-        (here / "slurm.conf").write_text(
-            CONFIGURATION.format(node=node, here=here, controller_port=controller_port, node_port=node_port)
-        )
+        (here / "slurm.conf").write_text(_configuration(here))
         files = [f"--{name}-file={here / f'munge.{name}'}" for name in ("key", "seed", "pid")]
         self._daemon("munged", "--foreground", "--force", f"--socket={here / 'munge.socket'}", *files)
         self._wait(lambda: (here / "munge.socket").exists(), "munged")
@@ -141,10 +137,33 @@ class Cluster:
         return "\n".join(parts)
 
 
+def _configuration(here: Path) -> str:
+    node = socket.gethostname().partition(".")[0]
+    controller_port, node_port = _free_ports(2)
+    # All of Slurm can be told to listen on the address of the host's name alone; but if that is not the address
+    # from which it connects (127.0.1.1, or none at all), the parts do not find each other.
+    strict = "NoAddrCache,NoCtldInAddrAny,NoInAddrAny" if _address_of(node) == LOOPBACK else "NoAddrCache"
+    return CONFIGURATION.format(
+        node=node,
+        address=LOOPBACK,
+        listening=strict,
+        here=here,
+        controller_port=controller_port,
+        node_port=node_port,
+    )
+
+
+def _address_of(node: str) -> str | None:
+    try:
+        return socket.gethostbyname(node)
+    except OSError:
+        return None
+
+
 def _free_ports(count: int) -> Sequence[int]:
     probes = [socket.socket() for _ in range(count)]
     for probe in probes:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((LOOPBACK, 0))
     ports = [int(probe.getsockname()[1]) for probe in probes]
     for probe in probes:
         probe.close()
