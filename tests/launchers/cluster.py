@@ -140,7 +140,7 @@ class Cluster:
 def _configuration(here: Path) -> str:
     node = socket.gethostname().partition(".")[0]
     controller_port, node_port = _free_ports(2)
-    # All of Slurm can be told to listen on the address of the host's name alone; but if that is not the address
+    # All of Slurm can be told to listen on the address of the host's name alone; but if that is not the one
     # from which it connects (127.0.1.1, or none at all), the parts do not find each other.
     strict = "NoAddrCache,NoCtldInAddrAny,NoInAddrAny" if _address_of(node) == LOOPBACK else "NoAddrCache"
     return CONFIGURATION.format(

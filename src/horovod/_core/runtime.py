@@ -81,9 +81,9 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
                 "a launcher started are ranks; call it there, before or without forking."
             )
         launched, settings = discover(os.environ), Settings.from_env(os.environ)
-        configure(settings, launched.rank)
-        _point_out_variables(launched)
         who = place_in(comm, launched)
+        configure(settings, who.rank)
+        _point_out_variables(launched)
         # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
         generation = _generations[who.job_id] + 1
         built = _build(who, settings, generation)
