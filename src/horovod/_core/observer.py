@@ -97,9 +97,7 @@ class LostPeer:
 
         with self._lock:
             if rank not in self._told:
-                self._told[rank] = desk.how_ended(
-                    self._who.job_id, rank, ASK_SECONDS, asker=self._who.rank
-                )
+                self._told[rank] = desk.how_ended(self._who.job_id, rank, ASK_SECONDS, asker=self._who.rank)
             return self._told[rank]
 
 
