@@ -22,7 +22,7 @@ demo: $(STAMPS)/package $(STAMPS)/torch  ## Train a classifier on two workers
 
 test: test-native test-python  ## Run all tests
 
-test-python: $(STAMPS)/package $(STAMPS)/peers
+test-python: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/slurm
 	$(PYTEST)
 
 test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
@@ -35,7 +35,7 @@ test-native-%: $(STAMPS)/tools
 	ctest --preset $*
 
 ROUNDS ?= 20
-test-stress: $(STAMPS)/package $(STAMPS)/peers  ## The multi-process tests, ROUNDS times, with all cores loaded
+test-stress: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/slurm  ## The multi-process tests, ROUNDS times, with all cores loaded
 	$(BIN)/python tests/support/stress.py --rounds $(ROUNDS)
 
 fuzz: MINUTES ?= 5
@@ -106,4 +106,9 @@ $(STAMPS)/torch: $(STAMPS)/tools
 # Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.
 $(STAMPS)/peers: $(STAMPS)/torch benchmarks/setup_peers.py
 	$(BIN)/python -m benchmarks.setup_peers
+	touch $@
+
+# Slurm, for the tests of srun: the distribution's packages, where they can be installed.
+$(STAMPS)/slurm: $(STAMPS)/venv tools/install_slurm.py
+	$(BIN)/python tools/install_slurm.py
 	touch $@

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from functools import cache
@@ -75,14 +76,20 @@ def test_nothing_is_said_on_the_way(page: str) -> None:
     assert run(page)[1] == ""
 
 
-@pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
-def test_links_lead_somewhere(page: str) -> None:
-    links = re.findall(r"\]\(([^)#]+)[^)]*\)", (ROOT / "docs" / page).read_text())
-    assert [link for link in links if "://" not in link and not (ROOT / "docs" / link).exists()] == []
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda path: path.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())
+    assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def test_the_page_of_settings_is_up_to_date() -> None:
+    """Otherwise: ``python tools/settings_page.py``."""
+    rendered = runpy.run_path(str(ROOT / "tools" / "settings_page.py"))["render"]()
+    assert (ROOT / "docs" / "settings.md").read_text() == rendered
 
 
 def test_a_function_on_many_ranks() -> None:
-    """The program of launching.md starts its ranks itself."""
-    (block,) = blocks_of("launching.md")
+    """The program of launchers/python.md starts its ranks itself."""
+    (block,) = blocks_of("launchers/python.md")
     lines = (ROOT / "docs" / block.page).read_text().splitlines()[block.first - 1 : block.last]
     subprocess.run([sys.executable, "-c", "\n".join(lines)], timeout=100, check=True)

@@ -84,6 +84,18 @@ JSRUN = {
     "LSB_JOBID": "5",
     "PMIX_RANK": "1",
 }
+# As HPE documents its mpiexec, with PMI's variables for the sizes.
+PALS = {
+    "PALS_RANKID": "1",
+    "PALS_LOCAL_RANKID": "1",
+    "PALS_NODEID": "0",
+    "PALS_APID": "3f0c-1",
+    "PMI_RANK": "1",
+    "PMI_SIZE": "2",
+    "PMI_LOCAL_RANK": "1",
+    "PMI_LOCAL_SIZE": "2",
+    "PBS_JOBID": "17.server",
+}
 SECOND_OF_TWO = (1, 2, 1, 2, 0, 1)
 
 
@@ -113,6 +125,13 @@ SECOND_OF_TWO = (1, 2, 1, 2, 0, 1)
         (SLURM | {"PMIX_RANK": "3"}, "slurm", (3, 5, 0, 2, 2, 3)),
         (SLURM | {"PMI_RANK": "3", "PMI_SIZE": "5"}, "slurm", (3, 5, 0, 2, 2, 3)),
         (JSRUN, "jsrun", SECOND_OF_TWO),
+        (PALS, "pals", SECOND_OF_TWO),
+        (PALS | {"PALS_RANKID": "3", "PMI_RANK": "3", "PMI_SIZE": "4"}, "pals", (3, 4, 1, 2, 1, 2)),
+        (SLURM | PALS, "slurm", (3, 5, 0, 2, 2, 3)),  # Slurm on a Cray sets both
+        # PBS, Cobalt and LSF themselves start one process, the job's script.
+        ({"PBS_JOBID": "17.server", "PBS_NODENUM": "0", "PBS_TASKNUM": "1"}, "none", (0, 1, 0, 1, 0, 1)),
+        ({"COBALT_JOBID": "5", "COBALT_PARTSIZE": "2"}, "none", (0, 1, 0, 1, 0, 1)),
+        ({"LSB_JOBID": "5", "LSB_DJOB_NUMPROC": "4", "LSB_MCPU_HOSTS": "a 4"}, "none", (0, 1, 0, 1, 0, 1)),
     ],
 )
 def test_every_launcher_is_understood(environ, launcher, expected):
@@ -185,6 +204,9 @@ def test_torch_conventions_without_torchrun(extra, local):
         ({"PMI_RANK": "0", "PMI_SIZE": "2"}, "MPI_LOCALRANKID"),
         ({"PMI_RANK": "0"}, "PMI_SIZE"),
         ({"PMIX_RANK": "0"}, "PMIX_RANK"),
+        ({"PALS_RANKID": "0", "PALS_LOCAL_RANKID": "0"}, "PMI_SIZE"),
+        ({"PALS_RANKID": "0", "PMI_SIZE": "2"}, "PALS_LOCAL_RANKID"),
+        ({"ALPS_APP_PE": "3"}, "ALPS_APP_PE"),
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "two"}, "SLURM_STEP_TASKS_PER_NODE"),
         (SLURM | {"SLURM_STEP_TASKS_PER_NODE": "4"}, "SLURM_STEP_TASKS_PER_NODE"),
         (SLURM | {"SLURM_LOCALID": ""}, "SLURM_LOCALID"),
@@ -207,6 +229,7 @@ def test_what_is_wrong_is_named(environ, variable):
         (SLURM, {"SLURM_STEP_ID": "1"}),
         (SLURM, {"SLURM_RESTART_COUNT": "1"}),
         (JSRUN, {"LSB_JOBID": "6"}),
+        (PALS, {"PALS_APID": "3f0c-2"}),
         (MPICH, {"parent": "78:1"}),
         (MPICH, {"parent": "77:2"}),
         ({k: v for k, v in HOROVOD.items() if k != "HOROVOD_JOB_ID"}, {"parent": "78:1"}),

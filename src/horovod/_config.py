@@ -5,99 +5,33 @@ key, group and help text. The typed object that the engine takes, the command li
 variables that ``horovodrun`` exports to the workers are all derived from here. Nothing else in the package
 reads the environment for settings, and C++ never does.
 
-This module must not know any framework, the engine or the launcher, and it imports nothing of ours.
+This module must not know any framework, the engine or the launcher. How values are read is in ``_forms``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
+
+from horovod._forms import (
+    BOOL,
+    CORES,
+    DYNAMIC,
+    LOG_LEVELS,
+    MEGABYTES,
+    MIB,
+    NOT_BOOL,
+    TIMELINE,
+    Form,
+    choice,
+    number,
+    whole_number,
+)
 
 __all__ = ["DYNAMIC", "Flag", "Form", "Setting", "Settings", "YamlKey", "settings_table"]
 
 T = TypeVar("T")
-MIB = 1024 * 1024
-
-
-@dataclass(frozen=True)
-class Form(Generic[T]):
-    """How the text of a value is read. ``allowed`` completes the sentence "must be ..."."""
-
-    allowed: str
-    read: Callable[[str], T]
-
-    def parse(self, text: str, source: str) -> T:
-        """Read ``text``; a ``ValueError`` names ``source`` (flag or variable), text and allowed form."""
-        try:
-            return self.read(text.strip())
-        except NotAvailableError as error:
-            raise ValueError(f"{source}={text!r}: {error}") from None
-        except (ValueError, OverflowError):
-            raise ValueError(f"{source}={text!r} is not valid: it must be {self.allowed}") from None
-
-
-class NotAvailableError(ValueError):
-    """The value is one that the original knows and that this version cannot do yet."""
-
-
-def _whole_number(minimum: int) -> Form[int]:
-    def read(text: str) -> int:
-        value = int(text)
-        if not minimum <= value < 2**63:
-            raise ValueError
-        return value
-
-    return Form(f"a whole number >= {minimum}", read)
-
-
-def _number(minimum: float, *, exclusive: bool = False) -> Form[float]:
-    def read(text: str) -> float:
-        value = float(text)
-        # The comparisons also refuse nan; the upper bound refuses inf.
-        if not minimum <= value < float("inf") or (exclusive and value == minimum):
-            raise ValueError
-        return value
-
-    return Form(f"a number {'>' if exclusive else '>='} {minimum:g}", read)
-
-
-def _read_bool(text: str) -> bool:
-    words = {"true": True, "false": False}
-    if text.lower() in words:
-        return words[text.lower()]
-    return int(text) > 0
-
-
-def _choice(choices: tuple[str, ...], aliases: Mapping[str, str], missing: tuple[str, ...] = ()) -> Form[str]:
-    def read(text: str) -> str:
-        word = text.lower()
-        if word in missing:
-            raise NotAvailableError(f"not available yet in this version (use {' or '.join(choices)})")
-        word = aliases.get(word, word)
-        if word not in choices:
-            raise ValueError
-        return word
-
-    return Form("one of " + ", ".join(choices), read)
-
-
-def _megabytes_to_bytes(text: str) -> int:
-    return int(_number(0).read(text) * MIB)
-
-
-def _read_timeline(text: str) -> str:
-    if not text:
-        raise ValueError
-    return DYNAMIC if text.upper() == DYNAMIC else text
-
-
-BOOL = Form("0 or 1 (also true or false)", _read_bool)
-NOT_BOOL = Form(BOOL.allowed, lambda text: not _read_bool(text))
-MEGABYTES = Form("a number >= 0 (megabytes)", _megabytes_to_bytes)
-DYNAMIC = "DYNAMIC"
-TIMELINE = Form(f"the path of a file, or {DYNAMIC}", _read_timeline)
-LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")
 
 
 @dataclass(frozen=True)
@@ -172,7 +106,7 @@ class Settings:
     fusion_threshold: int = _setting(
         128 * MIB,
         "HOROVOD_FUSION_THRESHOLD",
-        _whole_number(0),
+        whole_number(0),
         group=TUNING,
         help="Small tensors are reduced together in buckets of up to this many bytes; 0 turns that off.",
         flags=_flag(
@@ -186,42 +120,57 @@ class Settings:
     cycle_time_ms: float = _setting(
         0.0,
         "HOROVOD_CYCLE_TIME",
-        _number(0),
+        number(0),
         group=TUNING,
         help="Smallest gap between two rounds of the engine, in milliseconds; the engine needs none.",
         flags=_flag(
-            "--cycle-time-ms", "MS", _number(0), "smallest gap between two rounds of the engine (default 0)"
+            "--cycle-time-ms", "MS", number(0), "smallest gap between two rounds of the engine (default 0)"
         ),
-        yaml=("params.cycle_time_ms", _number(0)),
+        yaml=("params.cycle_time_ms", number(0)),
     )
     cache_capacity: int = _setting(
         1024,
         "HOROVOD_CACHE_CAPACITY",
-        _whole_number(0),
+        whole_number(0),
         group=TUNING,
         help="How many repeated requests are remembered, so that they travel as small ids; 0 turns that off.",
         flags=_flag(
             "--cache-capacity",
             "N",
-            _whole_number(0),
+            whole_number(0),
             "remember up to N repeated requests; 0 turns that off (default 1024)",
         ),
-        yaml=("params.cache_capacity", _whole_number(0)),
+        yaml=("params.cache_capacity", whole_number(0)),
     )
     spin_us: int = _setting(
         -1,
         "HOROVOD_SPIN_US",
-        _whole_number(-1),
+        whole_number(-1),
         group=TUNING,
         help="Longest time a waiting thread spins before it sleeps, in microseconds; -1 chooses by itself.",
     )
     cpu_operations: str = _setting(
         "auto",
         "HOROVOD_CPU_OPERATIONS",
-        _choice(("auto", "shm", "tcp", "torch"), {"gloo": "auto"}, missing=("mpi", "ccl")),
+        choice(("auto", "shm", "tcp", "torch"), {"gloo": "auto"}, missing=("mpi", "ccl")),
         group=TUNING,
         help="What carries data between CPUs: auto, shm (shared memory) or tcp; gloo means auto. torch has "
         "torch.distributed carry the tensors of horovod.torch, as it does those on GPUs.",
+    )
+    thread_affinity: tuple[int, ...] = _setting(
+        (),
+        "HOROVOD_THREAD_AFFINITY",
+        CORES,
+        group=TUNING,
+        help="Pins the engine's thread of each rank to a CPU: the one at the rank's place on its host in "
+        "this list. Empty: it runs where the operating system likes.",
+        flags=_flag(
+            "--thread-affinity",
+            "CPU,...",
+            CORES,
+            "pin the engine's thread of a host's first rank to the first CPU, and so on (default: none)",
+        ),
+        yaml=("library_options.thread_affinity", CORES),
     )
     disable_group_fusion: bool = _setting(
         False,
@@ -240,29 +189,29 @@ class Settings:
     start_timeout: float = _setting(
         30.0,
         "HOROVOD_START_TIMEOUT",
-        _number(0, exclusive=True),
+        number(0, exclusive=True),
         group=STARTING,
         help="Seconds that init() waits for the other ranks.",
         flags=_flag(
             "--start-timeout",
             "SECONDS",
-            _number(0, exclusive=True),
+            number(0, exclusive=True),
             "how long a rank waits for the other ranks at init() (default 30)",
         ),
     )
     log_level: str = _setting(
         "warning",
         "HOROVOD_LOG_LEVEL",
-        _choice(LOG_LEVELS, {}),
+        choice(LOG_LEVELS, {}),
         group=LOGGING,
         help="How much the engine says: " + ", ".join(LOG_LEVELS) + ".",
         flags=_flag(
             "--log-level",
             "LEVEL",
-            _choice(LOG_LEVELS, {}),
+            choice(LOG_LEVELS, {}),
             "how much the engine says: " + ", ".join(LOG_LEVELS) + " (default warning)",
         ),
-        yaml=("logging.level", _choice(LOG_LEVELS, {})),
+        yaml=("logging.level", choice(LOG_LEVELS, {})),
     )
     log_hide_time: bool = _setting(
         False,
@@ -326,30 +275,30 @@ class Settings:
     stall_check_seconds: float = _setting(
         60.0,
         "HOROVOD_STALL_CHECK_TIME_SECONDS",
-        _number(0, exclusive=True),
+        number(0, exclusive=True),
         group=STALLS,
         help="Seconds that an operation may wait for a rank before a warning says so.",
         flags=_flag(
             "--stall-check-warning-time-seconds",
             "SECONDS",
-            _number(0, exclusive=True),
+            number(0, exclusive=True),
             "warn of an operation that has waited this long for a rank (default 60)",
         ),
-        yaml=("stall_check.warning_time_seconds", _number(0, exclusive=True)),
+        yaml=("stall_check.warning_time_seconds", number(0, exclusive=True)),
     )
     stall_shutdown_seconds: float = _setting(
         0.0,
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS",
-        _number(0),
+        number(0),
         group=STALLS,
         help="Seconds after which an operation that still waits for a rank ends the job; 0: never.",
         flags=_flag(
             "--stall-check-shutdown-time-seconds",
             "SECONDS",
-            _number(0),
+            number(0),
             "end a job whose operation has waited this long for a rank; 0: never (default 0)",
         ),
-        yaml=("stall_check.shutdown_time_seconds", _number(0)),
+        yaml=("stall_check.shutdown_time_seconds", number(0)),
     )
 
     def __post_init__(self) -> None:
@@ -357,6 +306,7 @@ class Settings:
             raise ValueError(
                 f"HOROVOD_STALL_SHUTDOWN_TIME_SECONDS={self.stall_shutdown_seconds:g} is not valid: it must"
                 f" be 0 (never) or more than HOROVOD_STALL_CHECK_TIME_SECONDS={self.stall_check_seconds:g}"
+                " (horovodrun: --stall-check-shutdown-time-seconds, --stall-check-warning-time-seconds)"
             )
 
     @classmethod
@@ -384,5 +334,7 @@ def as_environment(values: Mapping[str, object]) -> dict[str, str]:
 def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "1" if value else "0"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     # repr keeps every digit of a float; str of it is the same in Python 3, but only repr promises it.
     return repr(value) if isinstance(value, float) else str(value)

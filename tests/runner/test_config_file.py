@@ -20,6 +20,8 @@ params:
 timeline:
   filename: /tmp/My Timeline.json
   mark_cycles: true
+library_options:
+  thread_affinity: 0,1
 stall_check:
   enabled: false
   warning_time_seconds: 5
@@ -44,6 +46,7 @@ def test_every_key(tmp_path):
         "HOROVOD_STALL_CHECK_DISABLE": "1",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0",
+        "HOROVOD_THREAD_AFFINITY": "0,1",
         "HOROVOD_LOG_LEVEL": "info",
         "HOROVOD_LOG_HIDE_TIME": "1",
     }
@@ -63,6 +66,10 @@ def test_every_key(tmp_path):
         ('params: {cache_capacity: "8"}', {"HOROVOD_CACHE_CAPACITY": "8"}),
         ("params: {fusion_threshold_mb: 0.5}", {"HOROVOD_FUSION_THRESHOLD": str(1 << 19)}),
         ("controller:", {}),
+        ("controller: mpi", {}),
+        ("library_options: {thread_affinity: 3}", {"HOROVOD_THREAD_AFFINITY": "3"}),
+        ("library_options: {thread_affinity: [0, 2]}", {"HOROVOD_THREAD_AFFINITY": "0,2"}),
+        ('library_options: {thread_affinity: "0,2"}', {"HOROVOD_THREAD_AFFINITY": "0,2"}),
     ],
 )
 def test_forms(tmp_path, text, settings):
@@ -90,8 +97,11 @@ def test_forms(tmp_path, text, settings):
         ("logging: {level: loud}", "logging.level='loud' is not valid: it must be one of trace, debug"),
         ("params: {cycle_time: 1}", "unknown key params.cycle_time; did you mean params.cycle_time_ms?"),
         ("zebra: {x: 1}", "unknown key zebra.x; known are autotune."),
-        ("controller: mpi", "controller='mpi': not available yet in this version"),
-        ("controller: carrier", "controller='carrier' is not valid: it must be gloo"),
+        ("controller: carrier", "controller='carrier' is not valid: it must be gloo or mpi"),
+        (
+            "library_options: {thread_affinity: [a]}",
+            "library_options.thread_affinity='a' is not valid: it must be numbers of CPUs",
+        ),
         ("params: 3", "params=3 is not valid: it must be a section with keys"),
         ("- a\n- b", "['a', 'b'] is not valid: it must be sections with keys"),
         ("a: b: c", ", line 1, column 5: this is not YAML"),
@@ -118,7 +128,7 @@ def test_what_the_original_has_and_we_have_not_is_told():
 
 
 def test_the_documented_file_holds_every_key_and_its_default():
-    text = (Path(__file__).parents[2] / "docs/launching.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/launchers/horovodrun.md").read_text()
     block = text.partition("```yaml\n")[2].partition("```")[0]
     found = interpret(yaml.safe_load(block), "docs")
     assert sorted(found.settings) == sorted(setting.env for setting in settings_table() if setting.yaml)
@@ -162,3 +172,10 @@ def test_a_wrong_file_starts_nothing(horovodrun, tmp_path, text, words):
     error = done.stderr.decode()
     assert (done.returncode, done.stdout, error.count("\n")) == (2, b"", 1)
     assert [word for word in words if word not in error] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "mpi"), [("controller: mpi", True), ("controller: gloo", False), ("params: {}", False)]
+)
+def test_the_controller_says_who_starts_the_ranks(text, mpi):
+    assert interpret(yaml.safe_load(text), "config.yaml").mpi is mpi

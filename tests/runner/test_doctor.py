@@ -192,7 +192,7 @@ def test_what_is_not_needed_is_told(check, there):
         (variables.unknown, {"HOROVOD_CYCLE_TIME": "x", "HOROVOD_RANK": "0"}, OK, "none"),
         (variables.unknown, {"HOROVOD_CYCLETIME": "1"}, WARNING, "did you mean HOROVOD_CYCLE_TIME?"),
         (variables.unknown, {"HOROVOD_AUTOTUNE": "1"}, WARNING, "not available yet"),
-        (variables.unknown, {"HOROVOD_ZEBRA": "1"}, WARNING, "HOROVOD_ZEBRA is not known"),
+        (variables.unknown, {"HOROVOD_ZEBRA": "1"}, WARNING, "HOROVOD_ZEBRA: it is not known"),
     ],
 )
 def test_variables(check, environ, level, words):
@@ -220,7 +220,7 @@ def test_what_is_written():
 
 
 def test_the_documented_checks_are_those_there_are():
-    text = (Path(__file__).parents[2] / "docs/launching.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/launchers/horovodrun.md").read_text()
     table = text.partition("| check | warning | problem |\n")[2].partition("\n\n")[0]
     documented = [name for row in table.splitlines()[1:] for name in row.split("|")[1].strip().split(", ")]
     report = examine({})[0].partition("\n\n")[0]

@@ -14,6 +14,16 @@ def test_the_command_line() -> None:
     assert (options.num_proc, options.verbose, options.command) == (2, True, ["python", "train.py"])
 
 
+def test_running_what_was_parsed(capfd: pytest.CaptureFixture[str]) -> None:
+    assert launch._run(launch.parse_args(["-np", "2", "sh", "-c", "exit 3"])) == 3
+    assert "failed first: exit code 3" in capfd.readouterr().err
+
+
+def test_the_build(capsys: pytest.CaptureFixture[str]) -> None:
+    launch.check_build()
+    assert "Available Frameworks:" in capsys.readouterr().out
+
+
 def test_a_wrong_command_line_ends_the_program() -> None:
     with pytest.raises(SystemExit, match="-np is missing"):
         launch.parse_args(["python"])

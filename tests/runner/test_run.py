@@ -100,6 +100,57 @@ def test_a_rank_that_is_killed() -> None:
         horovod.run(die, num_proc=2)
 
 
+ENDS = {
+    "ctypes.string_at(0)": "rank 1 failed first: killed by SIGSEGV",
+    "os._exit(3)": "rank 1 failed first: exit code 3",
+    "os._exit(0)": "No result came from rank 1",
+    "import horovod.no_such_module": "ModuleNotFoundError: No module named 'horovod.no_such_module'",
+    "resource.setrlimit(resource.RLIMIT_AS, (1 << 31, 1 << 31)); bytearray(1 << 33)": "MemoryError",
+}
+
+
+@pytest.mark.parametrize(("deed", "words"), ENDS.items())
+def test_the_caller_survives_whatever_ends_a_rank(deed: str, words: str) -> None:
+    def end() -> None:
+        import ctypes
+        import resource
+
+        if os.environ["HOROVOD_RANK"] == "1":
+            exec(deed, {"ctypes": ctypes, "os": os, "resource": resource})
+
+    with pytest.raises(WorkerFailedError) as caught:
+        horovod.run(end, num_proc=2)
+    assert words in str(caught.value)
+    assert horovod.run(os.getpid) != [os.getpid()], "and can start the next job"
+
+
+def test_a_python_without_this_package(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho No module named horovod >&2; exit 1\n")
+    python.chmod(0o755)
+    with pytest.raises(WorkerFailedError, match="No module named horovod"):
+        horovod.run(os.getpid, executable=str(python))
+
+
+def test_the_python_of_the_ranks(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nCHOSEN=1 exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert horovod.run(lambda: os.environ.get("CHOSEN"), executable=str(python)) == ["1"]
+
+
+def test_a_result_that_cannot_be_read() -> None:
+    def make() -> Any:
+        class Odd:
+            def __reduce__(self) -> Any:
+                return int, ("no number",)
+
+        return Odd()
+
+    with pytest.raises(RuntimeError, match="The result of rank 0 cannot be read here: ValueError"):
+        horovod.run(make)
+
+
 def test_an_exception_that_cannot_be_sent() -> None:
     def fail() -> None:
         class Odd(Exception):
@@ -132,6 +183,15 @@ def test_large_arguments_and_results() -> None:
     data = np.arange(40_000_000, dtype=np.float32)
     results = horovod.run(lambda x: x + 1, (data,), num_proc=2)
     assert all(np.array_equal(result, data + 1) for result in results)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_gigabyte_each_way() -> None:
+    data = np.arange(1 << 27, dtype=np.int64)
+    (result,) = horovod.run(np.negative, (data,))
+    assert result.nbytes == 1 << 30
+    assert np.array_equal(result, -data)
 
 
 def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,11 +259,18 @@ def test_the_workers_end_with_their_caller(tmp_path: Path, signum: int) -> None:
         ({"min_num_proc": 1}, NotImplementedError, "Elastic"),
         ({"host_discovery_script": "./find"}, NotImplementedError, "Elastic"),
         ({"num_proc": 0}, ValueError, "num_proc"),
+        ({"num_proc": "2"}, ValueError, "num_proc must be a whole number >= 1, not '2'"),
+        ({"hosts": "localhost"}, ValueError, "must look like host:slots"),
+        ({"hosts": "localhost:1", "num_proc": 2}, ValueError, "2 processes do not fit on 1 slots"),
+        ({"hosts": "far.example:2", "num_proc": 2}, ValueError, "far.example is another machine"),
+        ({"hostfile": "/nowhere/hosts"}, FileNotFoundError, "/nowhere/hosts"),
+        ({"start_timeout": -1}, ValueError, "start_timeout='-1' is not valid: it must be a number > 0"),
+        ({"args": (threading.Lock(),)}, TypeError, "cannot be sent to the ranks"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
-        horovod.run(total, (1,), **options)
+        horovod.run(total, **options)
 
 
 def test_not_a_function() -> None:
@@ -211,10 +278,23 @@ def test_not_a_function() -> None:
         horovod.run("train.py")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["np"])
-def test_old_names(name: str) -> None:
+def test_old_names() -> None:
     with pytest.warns(DeprecationWarning, match="num_proc"):
-        assert horovod.run(os.getpid, **{name: 2}).__len__() == 2
+        assert horovod.run(os.getpid, np=2).__len__() == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"np": 0}, ValueError),
+        ({"min_np": 1}, NotImplementedError),
+        ({"max_np": 2}, NotImplementedError),
+        ({"network_interface": "lo", "num_proc": 0}, ValueError),
+    ],
+)
+def test_old_names_mean_the_same(options: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.warns(DeprecationWarning, match="has been replaced"), pytest.raises(error):
+        horovod.run(total, (1,), **options)
 
 
 def test_a_hostfile(tmp_path: Path) -> None:

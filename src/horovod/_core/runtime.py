@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 from horovod import _native
 from horovod._config import Settings
 from horovod._core import observer
+from horovod._core.affinity import pinned
 from horovod._core.communicators import place_in
 from horovod._core.log import configure, logger
 from horovod._core.spinning import spin_microseconds
 from horovod._identity import Identity, discover
+from horovod._variables import without_effect
 from horovod._version import __version__
 from horovod.exceptions import InitError, NotInitializedError
 
@@ -57,6 +59,7 @@ class Runtime:
             self.claim.close()
 
 
+_LAUNCHERS = {"none": "no launcher"}
 _lock = threading.Lock()
 _current: Runtime | None = None
 _ending: Runtime | None = None  # while shutdown() is at work, for a child that is forked meanwhile
@@ -78,6 +81,8 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
                 "a launcher started are ranks; call it there, before or without forking."
             )
         launched, settings = discover(os.environ), Settings.from_env(os.environ)
+        configure(settings, launched.rank)
+        _point_out_variables(launched)
         who = place_in(comm, launched)
         # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
         generation = _generations[who.job_id] + 1
@@ -88,6 +93,14 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
         if who.launcher == "horovodrun":
             _check_in(launched, built.engine.plane)
         return True
+
+
+def _point_out_variables(who: Identity) -> None:
+    """Names that nobody reads are told once: by horovodrun, if there is one."""
+    if who.rank != 0 or who.launcher == "horovodrun" or _generations:
+        return
+    for line in without_effect(os.environ):
+        logger.warning("%s", line)
 
 
 def _check_in(who: Identity, plane: str) -> None:
@@ -162,7 +175,6 @@ def _refuse_in_callback(call: str) -> None:
 
 
 def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
-    configure(settings, who.rank)
     options: dict[str, int] = {
         "fusion_threshold": settings.fusion_threshold,
         "groups_alone": int(settings.disable_group_fusion),
@@ -174,6 +186,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
     }
     if who.size == 1:
         alone = _native.Engine.alone(options, observer.error_makers(who))
+        logger.info("init() number %d of %s: 1 rank", generation, _LAUNCHERS.get(who.launcher, who.launcher))
         return Runtime(who, settings, alone, generation, "")
     if who.local_size != who.size:
         raise InitError(
@@ -197,7 +210,7 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             region_bytes=_native.shm_bytes_needed(who.size),
             nonce_offset=_native.NONCE_OFFSET,
         ),
-        lambda world: _start(who, world, options),
+        lambda world: _start(who, world, settings, options),
     )
     if world.why_sockets and settings.cpu_operations in ("auto", "torch"):
         logger.warning("the ranks use sockets, which are slower than shared memory: %s", world.why_sockets)
@@ -207,7 +220,14 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
     return Runtime(who, settings, engine, generation, world.why_sockets, claim, key=world.key)
 
 
-def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
+def _start(
+    who: Identity, world: meeting.World, settings: Settings, options: dict[str, int]
+) -> _native.Engine:
+    with pinned(settings.thread_affinity, who.local_rank, who.local_size):
+        return _engine(who, world, options)
+
+
+def _engine(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
     errors, watcher = observer.error_makers(who), (observer.place, observer.warn)
     peers = [(m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members]
     if world.region is None:

@@ -20,11 +20,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from horovod._forms import number
 from horovod.runner.environment import CALLER
 from horovod.runner.errors import WorkerFailedError
 from horovod.runner.handover import VARIABLE, Call, Failure, Handover, Success
-from horovod.runner.hosts import read_hostfile
-from horovod.runner.launch.mpirun import mpirun_command
+from horovod.runner.hosts import parse_hosts, read_hostfile
+from horovod.runner.launch.mpirun import find_mpirun
+from horovod.runner.placement import place_here
 
 __all__ = ["run"]
 
@@ -83,10 +85,10 @@ def run(
     del disable_cache, ssh_port, ssh_identity_file, network_interfaces
     if network_interface is not None:
         _deprecated("network_interface", "network_interfaces")
-    ranks = _renamed("np", np, "num_proc") or num_proc
+    ranks = _renamed("np", np, "num_proc", num_proc)
     elastic = {
-        "min_num_proc": _renamed("min_np", min_np, "min_num_proc") or min_num_proc,
-        "max_num_proc": _renamed("max_np", max_np, "max_num_proc") or max_num_proc,
+        "min_num_proc": _renamed("min_np", min_np, "min_num_proc", min_num_proc),
+        "max_num_proc": _renamed("max_np", max_np, "max_num_proc", max_num_proc),
         "host_discovery_script": host_discovery_script,
         "reset_limit": reset_limit,
         "cooldown_range": cooldown_range,
@@ -98,48 +100,48 @@ def run(
         raise ValueError("horovod.run() takes hosts or hostfile, not both.")
     if use_gloo and use_mpi:
         raise ValueError("horovod.run() takes use_gloo or use_mpi, not both.")
-    if ranks < 1:
-        raise ValueError(f"num_proc must be 1 or more, not {ranks}.")
+    if not isinstance(ranks, int) or ranks < 1:
+        raise ValueError(f"num_proc must be a whole number >= 1, not {ranks!r}.")
     if not callable(func):
         raise TypeError(f"horovod.run() needs a function, not {type(func).__name__}.")
-    task = [executable or sys.executable, "-m", "horovod.runner.run_task"]
+    where = _hosts(hosts, hostfile, ranks)
+    settings = {} if start_timeout is None else {"HOROVOD_START_TIMEOUT": _seconds(start_timeout)}
     if use_mpi:
-        command = mpirun_command(ranks, task, os.environ, hosts or _read_hosts(hostfile), mpi_args)
-    else:
-        command = _horovodrun(ranks, hosts or _read_hosts(hostfile), output_filename, verbose)
-        command += task
-    settings = {} if start_timeout is None else {"HOROVOD_START_TIMEOUT": str(start_timeout)}
+        find_mpirun(os.environ)  # an error of its own, if there is none
+    command = [sys.executable, "-m", "horovod.runner.cli", "-np", str(ranks)]
+    command += [] if where is None else ["-H", where]
+    command += ["--mpi", f"--mpi-args={mpi_args or ''}"] if use_mpi else []
+    command += [] if output_filename is None else ["--output-filename", os.fspath(output_filename)]
+    command += ["--verbose"] if verbose else []
     with Handover.create() as handover:
         handover.give(Call(func, tuple(args), dict(kwargs or {})))
         settings |= {VARIABLE: str(handover.directory), CALLER: str(os.getpid())}
-        code, tail = _Job(command, {**os.environ, **settings}).run()
+        task = [executable or sys.executable, "-m", "horovod.runner.run_task"]
+        code, tail = _Job([*command, *task], {**os.environ, **settings}).run()
         return _results(handover, ranks, code, tail, "mpirun" if use_mpi else "horovodrun")
 
 
-def _horovodrun(
-    ranks: int, hosts: str | None, output_filename: str | os.PathLike[str] | None, verbose: bool | int | None
-) -> list[str]:
-    command = [sys.executable, "-m", "horovod.runner.cli", "-np", str(ranks)]
+def _hosts(hosts: str | None, hostfile: str | None, ranks: int) -> str | None:
+    """Where the ranks go, as ``-H`` takes it; ``ValueError`` if they cannot."""
     if hosts is not None:
-        command += ["-H", hosts]
-    if output_filename is not None:
-        command += ["--output-filename", os.fspath(output_filename)]
-    if verbose:
-        command.append("--verbose")
-    return command
-
-
-def _read_hosts(hostfile: str | None) -> str | None:
-    """The file's hosts as ``-H`` takes them."""
-    if hostfile is None:
+        found = parse_hosts(hosts)
+    elif hostfile is not None:
+        found = read_hostfile(Path(hostfile).read_text(), hostfile)
+    else:
         return None
-    hosts = read_hostfile(Path(hostfile).read_text(), hostfile)
-    return ",".join(f"{host.name}:{host.slots}" for host in hosts)
+    place_here(found, ranks)
+    return ",".join(f"{host.name}:{host.slots}" for host in found)
 
 
-def _renamed(old: str, given: int | None, new: str) -> int | None:
-    if given is not None:
-        _deprecated(old, new)
+def _seconds(start_timeout: float) -> str:
+    return str(number(0, exclusive=True).parse(str(start_timeout), "start_timeout"))
+
+
+def _renamed(old: str, given: int | None, new: str, value: int | None) -> int | None:
+    """The value of a parameter that has an old name, too."""
+    if given is None:
+        return value
+    _deprecated(old, new)
     return given
 
 
@@ -223,5 +225,6 @@ def _results(handover: Handover, ranks: int, code: int, tail: Sequence[str], lau
     # The first that failed by itself; others may only have missed it.
     first = min(failures, key=lambda rank: (failures[rank].peer_lost, failures[rank].at), default=None)
     failure = failures[first] if first is not None else None
-    error = WorkerFailedError(launcher, code, first, failure, "".join(tail))
+    silent = [rank for rank, outcome in enumerate(outcomes) if outcome is None]
+    error = WorkerFailedError(launcher, code, first, failure, "".join(tail), silent)
     raise error from (failure.exception() if failure is not None else None)

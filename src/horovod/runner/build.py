@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from horovod._version import __version__
 from horovod.runner.frameworks import FRAMEWORKS, Found, look_for
 
-__all__ = ["describe_build"]
+__all__ = ["check_build", "describe_build"]
 
 _OWN = "Khorovod's own takes its place: gloo_built() is True, no library is needed"
 _CONTROLLERS = (("MPI", False, "mpirun can start jobs all the same"), ("Gloo", True, _OWN))
@@ -37,6 +38,12 @@ def describe_build(version: str, frameworks: Sequence[Found] | None = None) -> s
             for name, there, note in rows
         ]
     return "\n".join(lines) + "\n"
+
+
+def check_build(verbose: bool = False) -> None:
+    """Prints the table; ``verbose`` is the original's, which has more to say of itself."""
+    del verbose
+    print(describe_build(__version__), end="")
 
 
 def _framework(found: Found) -> tuple[str, bool, str]:

@@ -8,23 +8,29 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import NoReturn
 
 from horovod._config import Settings
-from horovod._identity import is_foreign
+from horovod._variables import without_effect
 from horovod._version import __version__
 from horovod.runner.desk import Desk
-from horovod.runner.environment import CALLER, JobFacts, worker_environment
-from horovod.runner.hosts import Host, is_local, parse_hosts, read_hostfile
+from horovod.runner.environment import CALLER, JobFacts, tells_a_place, worker_environment
+from horovod.runner.hosts import Host, parse_hosts, read_hostfile
 from horovod.runner.launch import Worker
 from horovod.runner.launch.local import LocalLauncher
-from horovod.runner.launch.mpirun import mpirun_command
-from horovod.runner.options import Options, Question, UsageError, parse
+from horovod.runner.launch.mpirun import (
+    Wishes,
+    find_mpirun,
+    make_output_directories,
+    mpirun_command,
+)
+from horovod.runner.options import Options, Question, UsageError, check_together, parse
 from horovod.runner.output import Sink, open_sinks, rank_directory
-from horovod.runner.placement import Slot, place
+from horovod.runner.placement import Slot, place_here
 from horovod.runner.processes import die_with_parent
 from horovod.runner.supervisor import Supervisor, View
 
-__all__ = ["main"]
+__all__ = ["main", "run"]
 
 USAGE, NOT_EXECUTABLE, NOT_FOUND = 2, 126, 127
 
@@ -34,11 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     _open_standard_descriptors()
     try:
         options = parse(sys.argv[1:] if argv is None else argv)
-        if isinstance(options, str):
-            return _print(options)
-        if isinstance(options, Question):
-            return _answer(options)
+    except UsageError as error:
+        return _complain(f"{error} (see horovodrun --help)", USAGE)
+    if isinstance(options, str):
+        return _print(options)
+    if isinstance(options, Question):
+        return _answer(options)
+    return run(options)
+
+
+def run(options: Options) -> int:
+    """Run the job that the options ask for; its exit code."""
+    try:
         options = _with_config_file(options)
+        check_together(options)
         Settings.from_env({**os.environ, **options.settings})  # a mistake is told once, not by every rank
         slots = _slots(options)
         _make_output_directories(options, slots)
@@ -53,7 +68,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if (caller := os.environ.get(CALLER)) and not die_with_parent(signal.SIGTERM, int(caller)):
         return 128 + signal.SIGTERM
     try:
-        return _run_by_mpi(options) if options.mpi else _run(options, slots)
+        if options.mpi:
+            _run_by_mpi(options)
+        return _run(options, slots)
+    except ValueError as error:  # an option that this mpirun does not have
+        return _complain(str(error), USAGE)
     except RuntimeError as error:  # no mpirun
         return _complain(str(error), NOT_FOUND)
     except OSError as error:  # too many processes or open files; the guardians end what was started
@@ -82,14 +101,14 @@ def _with_config_file(options: Options) -> Options:
 
     config = read_config_file(options.config_file)
     notes = [*options.notes, *config.notes]
-    return replace(options, settings={**config.settings, **options.settings}, notes=notes)
+    mpi = options.mpi or (config.mpi and not options.gloo)
+    return replace(options, settings={**config.settings, **options.settings}, notes=notes, mpi=mpi)
 
 
 def _run(options: Options, slots: Sequence[Slot]) -> int:
     path, code = find_command(options.command[0], os.environ)
     if code:
-        reason = "command not found" if code == NOT_FOUND else "cannot be executed"
-        return _complain(f"{options.command[0]}: {reason}", code)
+        return _complain(_why_not(options.command[0], code), code)
     job = JobFacts(os.urandom(16).hex(), "127.0.0.1", _free_port(), options.settings)
     hosts = list(dict.fromkeys(slot.host for slot in slots))
     workers = [
@@ -102,7 +121,7 @@ def _run(options: Options, slots: Sequence[Slot]) -> int:
     ]
     out, err = open_sinks()
     view = View(out, err, options.prefix_timestamp, options.output_filename, options.verbose)
-    for note in options.notes:
+    for note in [*options.notes, *without_effect(os.environ)]:
         view.say(note)
     if options.verbose:
         _explain(view, options, workers)
@@ -111,19 +130,27 @@ def _run(options: Options, slots: Sequence[Slot]) -> int:
     return Supervisor(launcher, view, desk).run(workers)
 
 
-def _run_by_mpi(options: Options) -> int:
+def _run_by_mpi(options: Options) -> NoReturn:
     """Becomes ``mpirun``."""
     hosts = (
         ",".join(f"{host.name}:{host.slots}" for host in _hosts(options)) if _names_hosts(options) else None
     )
-    command = mpirun_command(
-        options.num_proc, options.command, os.environ, hosts, options.mpi_args, options.binding_args
+    mpi = find_mpirun(os.environ)
+    wishes = Wishes(
+        hosts,
+        options.mpi_args,
+        options.binding_args,
+        options.output_filename and options.output_filename.absolute(),
+        options.prefix_timestamp,
     )
+    command = mpirun_command(mpi, options.num_proc, options.command, wishes)
+    make_output_directories(mpi, options.num_proc, wishes.output_directory)
     for note in options.notes:
         _write_all(Sink(2), f"horovodrun: {note}\n")
     if options.verbose:
-        _write_all(Sink(2), f"horovodrun: {shlex.join(command)}\n")
-    env = {name: value for name, value in os.environ.items() if not is_foreign(name)}
+        said = f"horovodrun: {shlex.join(command)}\nhorovodrun: this mpirun is {mpi.maker.value}'s\n"
+        _write_all(Sink(2), said)
+    env = {name: value for name, value in os.environ.items() if not tells_a_place(name) and name != CALLER}
     os.execve(command[0], command, {**env, **options.settings})
 
 
@@ -134,7 +161,12 @@ def _names_hosts(options: Options) -> bool:
 def _hosts(options: Options) -> list[Host]:
     if options.hostfile is not None:
         return read_hostfile(options.hostfile.read_text(), str(options.hostfile))
-    return parse_hosts(options.hosts) if options.hosts else [Host("localhost", options.num_proc)]
+    if options.hosts is None:
+        return [Host("localhost", options.num_proc)]
+    try:
+        return parse_hosts(options.hosts)
+    except ValueError as error:
+        raise UsageError(f"argument -H/--hosts: {error}") from None
 
 
 def _open_desk(view: View, job_id: str, size: int) -> Desk | None:
@@ -147,15 +179,11 @@ def _open_desk(view: View, job_id: str, size: int) -> Desk | None:
 
 
 def _slots(options: Options) -> list[Slot]:
-    slots = place(_hosts(options), options.num_proc)
-    for name in dict.fromkeys(slot.host for slot in slots):
-        if not is_local(name):
-            raise ValueError(f"host {name} is another machine: that is not available yet in this version")
-    return slots
+    return place_here(_hosts(options), options.num_proc)
 
 
 def _make_output_directories(options: Options, slots: Sequence[Slot]) -> None:
-    if options.output_filename is not None:
+    if options.output_filename is not None and not options.mpi:
         for slot in slots:
             directory = rank_directory(options.output_filename, slot.rank, slot.size)
             directory.mkdir(parents=True, exist_ok=True)
@@ -172,6 +200,16 @@ def find_command(name: str, environ: Mapping[str, str]) -> tuple[str, int]:
         if os.path.exists(path):
             code = NOT_EXECUTABLE
     return name, code
+
+
+def _why_not(command: str, code: int) -> str:
+    reason = "command not found" if code == NOT_FOUND else "cannot be executed"
+    hint = (
+        f"; a script needs its interpreter: horovodrun ... python {command}"
+        if command.endswith(".py")
+        else ""
+    )
+    return f"{command}: {reason}{hint}"
 
 
 def _free_port() -> int:
@@ -193,7 +231,8 @@ def _ignored_signals() -> frozenset[int]:
 
 def _explain(view: View, options: Options, workers: Sequence[Worker]) -> None:
     env = workers[0].env
-    view.say(f"starting {len(workers)} ranks of job {env['HOROVOD_JOB_ID']}: {' '.join(options.command)}")
+    job = env["HOROVOD_JOB_ID"]
+    view.say(f"starting {len(workers)} ranks of job {job}, without MPI: {' '.join(options.command)}")
     if "OMP_NUM_THREADS" not in os.environ and "OMP_NUM_THREADS" in env:
         view.say("OMP_NUM_THREADS is not set: the ranks get 1, so that they do not fight for the CPUs")
 

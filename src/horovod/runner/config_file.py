@@ -27,6 +27,8 @@ class ConfigFile:
     """As variables for the workers."""
     notes: list[str]
     """What of it has no effect, a line each."""
+    mpi: bool = False
+    """Whether ``mpirun`` shall start the ranks."""
 
 
 def read_config_file(path: Path) -> ConfigFile:
@@ -50,17 +52,18 @@ def interpret(document: object, source: str) -> ConfigFile:
     without_effect = yaml_keys()
     values: dict[str, object] = {}
     notes: list[str] = []
+    mpi = False
     for key, value in _flatten(document, source):
         if key in known:
             if value is not None:  # "filename:" alone counts as unset, as an empty variable does
                 values[known[key].name] = _read(known[key], value, f"{source}: {key}")
         elif key == _CONTROLLER:
-            _check_controller(value, f"{source}: {key}")
+            mpi = _is_mpi(value, f"{source}: {key}")
         elif key in without_effect:
             notes.append(f"{source}: {key} has no effect: {without_effect[key]}")
         else:
             raise ValueError(f"{source}: {_unknown(key, [*known, *without_effect, _CONTROLLER])}")
-    return ConfigFile(as_environment(values), notes)
+    return ConfigFile(as_environment(values), notes, mpi)
 
 
 def _flatten(document: object, source: str) -> Iterator[tuple[str, object]]:
@@ -84,6 +87,8 @@ def _flatten(document: object, source: str) -> Iterator[tuple[str, object]]:
 def _read(setting: Setting, value: object, source: str) -> object:
     assert setting.yaml is not None
     form = setting.yaml.form
+    if isinstance(value, list) and isinstance(setting.default, tuple):
+        value = ",".join(map(str, value))
     is_bool = isinstance(value, bool)
     is_number = isinstance(value, int | float) and not is_bool
     fits = {bool: is_bool or is_number, str: False}.get(type(setting.default), is_number)
@@ -92,11 +97,10 @@ def _read(setting: Setting, value: object, source: str) -> object:
     return form.parse(str(value), source)
 
 
-def _check_controller(value: object, source: str) -> None:
-    if value == "mpi":
-        raise ValueError(f"{source}='mpi': not available yet in this version (use gloo)")
-    if value not in (None, "gloo"):
-        raise ValueError(f"{source}={_short(value)} is not valid: it must be gloo")
+def _is_mpi(controller: object, source: str) -> bool:
+    if controller not in (None, "gloo", "mpi"):
+        raise ValueError(f"{source}={_short(controller)} is not valid: it must be gloo or mpi")
+    return controller == "mpi"
 
 
 def _unknown(key: str, known: list[str]) -> str:

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from horovod._identity import is_foreign
+from horovod._variables import OF_A_RANK
 from horovod.runner.placement import Slot
 
-__all__ = ["CALLER", "JobFacts", "worker_environment"]
+__all__ = ["CALLER", "OF_TORCHRUN", "JobFacts", "tells_a_place", "worker_environment"]
 
+OF_TORCHRUN = frozenset({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"})
+"""By these torchrun, and we, tell a rank its place."""
 CALLER = "HOROVOD_RUN_CALLER"
 """Tells ``horovodrun`` the process that it must not outlive: that of :func:`horovod.run`."""
 
@@ -26,6 +29,11 @@ class JobFacts:
     master_port: int
     settings: Mapping[str, str]
     """Settings given on the command line, as variables; they win over the caller's environment."""
+
+
+def tells_a_place(variable: str) -> bool:
+    """Whether a launcher around this one has told us our own place by ``variable``."""
+    return is_foreign(variable) or variable in OF_A_RANK | OF_TORCHRUN
 
 
 def worker_environment(base: Mapping[str, str], slot: Slot, job: JobFacts, node_rank: int) -> dict[str, str]:

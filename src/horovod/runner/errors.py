@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,7 +19,13 @@ class WorkerFailedError(RuntimeError):
     """
 
     def __init__(
-        self, launcher: str, exit_code: int, rank: int | None, failure: Failure | None, tail: str
+        self,
+        launcher: str,
+        exit_code: int,
+        rank: int | None,
+        failure: Failure | None,
+        tail: str,
+        silent: Sequence[int] = (),
     ) -> None:
         self.rank = rank
         self.exit_code = exit_code
@@ -26,6 +33,8 @@ class WorkerFailedError(RuntimeError):
         lines = ["Horovod detected that one or more processes exited with non-zero status."]
         if launcher == "mpirun":
             lines.append(f"mpirun failed with exit code {exit_code}.")
+        if silent and (failure is None or failure.peer_lost):
+            lines.append(f"No result came from rank {', '.join(map(str, silent))}.")
         if failure is not None:
             lines += [f"Rank {rank} raised {failure.summary}", "", failure.text.rstrip()]
         if failure is None or failure.peer_lost:

@@ -113,7 +113,13 @@ class Handover:
         """For the ranks: the function, and where its modules are found."""
         self._write(_PATH, pickle.dumps(sys.path))
         with self._file(_CALL).open("wb") as file:
-            cloudpickle.dump(call, file)
+            try:
+                cloudpickle.dump(call, file)
+            except OSError:
+                raise
+            except Exception as error:  # whatever pickling a foreign object may raise
+                message = f"The function or its arguments cannot be sent to the ranks: {error}"
+                raise TypeError(message) from error
 
     def outcome_of(self, rank: int) -> Success | Failure | None:
         """What a rank left behind; None if it ended before it could."""
@@ -121,7 +127,11 @@ class Handover:
         if not path.exists():
             return None
         with path.open("rb") as file:
-            outcome: Success | Failure = pickle.load(file)
+            try:
+                outcome: Success | Failure = pickle.load(file)
+            except Exception as error:  # whatever loading a foreign class may raise
+                message = f"The result of rank {rank} cannot be read here: {type(error).__name__}: {error}"
+                raise RuntimeError(message) from error
         return outcome
 
     # -- a rank's side

@@ -6,6 +6,7 @@ The flags of settings come from ``_config``; only what concerns the launcher alo
 from __future__ import annotations
 
 import argparse
+import difflib
 import enum
 import sys
 from collections.abc import Sequence
@@ -14,25 +15,27 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from horovod._config import Flag, Setting, as_environment, settings_table
+from horovod.runner.help import Formatter, epilog
 from horovod.runner.originals import ORIGINALS, Original
 
-__all__ = ["Options", "Question", "UsageError", "parse", "parse_args", "split_command"]
+__all__ = [
+    "GROUP_TITLES",
+    "Options",
+    "Question",
+    "UsageError",
+    "check_together",
+    "parse",
+    "parse_args",
+    "split_command",
+]
 
-_GROUP_TITLES = {
+GROUP_TITLES = {
     "starting": "starting the job",
-    "tuning": "tuning (unset: the environment's HOROVOD_* variable, else the default)",
+    "tuning": "tuning",
     "logging": "the engine's messages",
     "recording": "recording a timeline",
     "stalls": "operations that wait for a rank",
 }
-_EPILOG = """\
-examples:
-  horovodrun -np 4 python train.py
-  horovodrun -np 2 --output-filename logs python train.py --epochs 3
-  horovodrun --doctor
-
-Options come before the command; everything after it belongs to the command. --a_b means the same as --a-b.
-"""
 
 
 class UsageError(ValueError):
@@ -48,6 +51,7 @@ class Options:
     hosts: str | None = None
     hostfile: Path | None = None
     mpi: bool = False
+    gloo: bool = False
     mpi_args: str | None = None
     binding_args: str | None = None
     output_filename: Path | None = None
@@ -62,6 +66,10 @@ class Options:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
+        unknown = message.removeprefix("unrecognized arguments: ").split("=")[0].split(" ")[0]
+        near = difflib.get_close_matches(unknown, self._option_string_actions, n=1, cutoff=0.7)
+        if message.startswith("unrecognized") and near:
+            message += f"; did you mean {near[0]}?"
         raise UsageError(message)
 
 
@@ -100,20 +108,20 @@ def build_parser() -> argparse.ArgumentParser:
         prog="horovodrun",
         usage="horovodrun -np N [options] command [argument ...]",
         description="Run a command as N ranks of one job.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=epilog(),
+        formatter_class=Formatter,
         add_help=False,
     )
     parser.set_defaults(settings={}, notes=[])
     _add_general(parser)
-    starting = parser.add_argument_group(_GROUP_TITLES["starting"])
+    starting = parser.add_argument_group(GROUP_TITLES["starting"])
     _add_starting(starting)
     output = parser.add_argument_group("the ranks' output")
     output.add_argument(
         "--output-filename",
         type=Path,
         metavar="DIR",
-        help="also write each rank's output to DIR/rank.<rank>/stdout and stderr",
+        help="also write each rank's output to DIR/rank.N/stdout and stderr",
     )
     output.add_argument(
         "-prefix-timestamp",
@@ -191,7 +199,7 @@ def _add_general(parser: argparse.ArgumentParser) -> None:
 def _add_setting(parser: argparse.ArgumentParser, groups: dict[str, Any], setting: Setting) -> None:
     for flag in setting.flags:
         if setting.group not in groups:
-            groups[setting.group] = parser.add_argument_group(_GROUP_TITLES[setting.group])
+            groups[setting.group] = parser.add_argument_group(GROUP_TITLES[setting.group])
         takes_value: dict[str, Any] = {"metavar": flag.metavar} if flag.form else {"nargs": 0}
         groups[setting.group].add_argument(
             *flag.names,
@@ -265,16 +273,13 @@ def parse(argv: Sequence[str]) -> Options | Question | str:
         raise UsageError("-np is missing: how many ranks shall be started?")
     if not command:
         raise UsageError("the command is missing: what shall the ranks run?")
-    if found.mpi and (found.output_filename is not None or found.prefix_timestamp):
-        raise UsageError("with --mpi the output is mpirun's: give it its own option by --mpi-args")
-    if not found.mpi and (found.mpi_args is not None or found.binding_args is not None):
-        raise UsageError("--mpi-args and --binding-args go with --mpi")
-    return Options(
+    options = Options(
         num_proc=found.num_proc,
         command=command,
         hosts=found.hosts,
         hostfile=found.hostfile,
         mpi=found.mpi,
+        gloo=found.gloo,
         mpi_args=found.mpi_args,
         binding_args=found.binding_args,
         output_filename=found.output_filename,
@@ -284,6 +289,15 @@ def parse(argv: Sequence[str]) -> Options | Question | str:
         settings=as_environment(found.settings),
         notes=found.notes,
     )
+    if options.config_file is None:  # which may ask for --mpi
+        check_together(options)
+    return options
+
+
+def check_together(options: Options) -> None:
+    """Raises :class:`UsageError` for options that do not go together, wherever they come from."""
+    if not options.mpi and (options.mpi_args is not None or options.binding_args is not None):
+        raise UsageError("--mpi-args and --binding-args go with --mpi")
 
 
 def parse_args(argv: Sequence[str] | None = None) -> Options:

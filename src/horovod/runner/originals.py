@@ -95,13 +95,6 @@ ORIGINALS = (
     ),
     Original(("--blacklist-cooldown-range",), _ELASTIC, 2, refused=True),
     Original(("--jsrun",), "starting ranks by jsrun is not available yet in this version", refused=True),
-    Original(
-        ("--thread-affinity",),
-        "pinning the engine's thread is not available yet in this version",
-        1,
-        refused=True,
-        yaml=("library_options.thread_affinity",),
-    ),
 )
 
 

@@ -1,4 +1,5 @@
-"""Which rank runs where: a pure function from hosts and a number of ranks to slots.
+"""Which rank runs where: a pure function from hosts and a number of ranks to slots (:func:`place_here` also
+asks whether the hosts are this machine).
 
 Knows nothing about processes or the environment.
 """
@@ -8,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from horovod.runner.hosts import Host
+from horovod.runner.hosts import Host, is_local
 
-__all__ = ["Slot", "place"]
+__all__ = ["Slot", "place", "place_here"]
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,15 @@ class Slot:
     local_size: int
     cross_rank: int
     cross_size: int
+
+
+def place_here(hosts: Sequence[Host], num_proc: int) -> list[Slot]:
+    """:func:`place`, and all hosts that are used are this machine; else ``ValueError``."""
+    slots = place(hosts, num_proc)
+    for name in dict.fromkeys(slot.host for slot in slots):
+        if not is_local(name):
+            raise ValueError(f"host {name} is another machine: that is not available yet in this version")
+    return slots
 
 
 def place(hosts: Sequence[Host], num_proc: int) -> list[Slot]:

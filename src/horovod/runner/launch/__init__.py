@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 from horovod.runner.placement import Slot
 
 if TYPE_CHECKING:
+    from horovod.runner.build import check_build
     from horovod.runner.cli import main as run_commandline
     from horovod.runner.options import parse_args
 
-__all__ = ["Channels", "Launcher", "Worker", "parse_args", "run_commandline"]
+__all__ = ["Channels", "Launcher", "Worker", "check_build", "parse_args", "run_commandline"]
 
 
 @dataclass(frozen=True)
@@ -51,12 +52,16 @@ class Launcher(Protocol):
 
 def __getattr__(name: str) -> Any:
     """What the original has under this path."""
-    if name == "run_commandline":
+    if name in ("run_commandline", "_run"):
         from horovod.runner import cli
 
-        return cli.main
+        return cli.main if name == "run_commandline" else cli.run
     if name == "parse_args":
         from horovod.runner import options
 
         return options.parse_args
+    if name == "check_build":
+        from horovod.runner import build
+
+        return build.check_build
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
