@@ -107,6 +107,9 @@ class DataPlane {
   // What a sleeper must wait for: kinds of News in a shared-memory domain, or sockets.
   virtual Wanted wanted_news() const { return {}; }
   virtual void wanted_fds(std::vector<pollfd>&) const {}
+  // Whether nothing tells a sleeper when there is something to do: `advance` must be called again
+  // and again.
+  virtual bool polls() const { return false; }
 };
 
 }  // namespace khorovod

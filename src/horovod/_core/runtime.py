@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod import _native
 from horovod._config import Settings
-from horovod._core import observer
+from horovod._core import mpi, observer
 from horovod._core.communicators import place_in
 from horovod._core.log import configure, logger
 from horovod._core.spinning import spin_microseconds
@@ -81,7 +81,7 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
         who = place_in(comm, launched)
         # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
         generation = _generations[who.job_id] + 1
-        built = _build(who, settings, generation)
+        built = _build(comm, launched, who, settings, generation)
         dynamic = dynamic_process_sets or settings.dynamic_process_sets
         _current = replace(built, dynamic_process_sets=dynamic)
         _generations[who.job_id] = generation
@@ -161,7 +161,9 @@ def _refuse_in_callback(call: str) -> None:
         )
 
 
-def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
+def _build(
+    comm: Any, launched: Identity, who: Identity, settings: Settings, generation: int
+) -> Runtime:
     configure(settings, who.rank)
     options: dict[str, int] = {
         "fusion_threshold": settings.fusion_threshold,
@@ -180,6 +182,9 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on "
             "this one. This version works on one machine only."
         )
+    uses_mpi = settings.cpu_operations == "mpi"
+    if uses_mpi:
+        mpi.require()
     # Not needed in a world of one, and not free to import.
     from horovod.rendezvous import meeting
 
@@ -197,7 +202,12 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             region_bytes=_native.shm_bytes_needed(who.size),
             nonce_offset=_native.NONCE_OFFSET,
         ),
-        lambda world: _start(who, world, options),
+        lambda world: _start(
+            who,
+            world,
+            options,
+            lambda: mpi.engine_handles(comm, launched, who, settings, world.key) if uses_mpi else None,
+        ),
     )
     if world.why_sockets and settings.cpu_operations in ("auto", "torch"):
         logger.warning("the ranks use sockets, which are slower than shared memory: %s", world.why_sockets)
@@ -207,18 +217,37 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
     return Runtime(who, settings, engine, generation, world.why_sockets, claim, key=world.key)
 
 
-def _start(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
+def _start(
+    who: Identity,
+    world: meeting.World,
+    options: dict[str, int],
+    mpi_handles: Callable[[], mpi.Handles | None],
+) -> _native.Engine:
+    try:
+        handles = mpi_handles()
+    except BaseException:
+        world.close()
+        raise
     errors, watcher = observer.error_makers(who), (observer.place, observer.warn)
     peers = [(m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members]
     if world.region is None:
         control = [world.control.get(rank, -1) for rank in range(who.size)]
         data = [world.data.get(rank, -1) for rank in range(who.size)]
         return _native.Engine.tcp(
-            who.rank, who.size, world.wake, control, data, peers, options, errors, watcher
+            who.rank, who.size, world.wake, control, data, peers, options, errors, watcher, handles
         )
     try:
         return _native.Engine.shm(
-            who.rank, who.size, world.region, world.wake, world.eventfds, peers, options, errors, watcher
+            who.rank,
+            who.size,
+            world.region,
+            world.wake,
+            world.eventfds,
+            peers,
+            options,
+            errors,
+            watcher,
+            handles,
         )
     finally:
         os.close(world.region)
