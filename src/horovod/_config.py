@@ -220,9 +220,9 @@ class Settings:
         "HOROVOD_CPU_OPERATIONS",
         _choice(("auto", "shm", "tcp", "mpi", "torch"), {"gloo": "auto"}, missing=("ccl",)),
         group=TUNING,
-        help="What carries data between CPUs: auto, shm (shared memory), tcp or mpi (by mpi4py, under mpirun); "
-        "gloo means auto. torch has torch.distributed carry the tensors of horovod.torch, as it does those on "
-        "GPUs.",
+        help="What carries data between CPUs: auto, shm (shared memory), tcp or mpi (mpi4py, under mpirun); "
+        "gloo means auto. torch has torch.distributed carry the tensors of horovod.torch, as it does those "
+        "on GPUs.",
     )
     mpi_threads_disable: bool = _setting(
         False,

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 from starters import Launcher
-
 from tests.support import mpi
 
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}

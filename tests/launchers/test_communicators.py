@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from starters import Launcher
-
 from tests.support.mpi import environment
 
 CODE = """

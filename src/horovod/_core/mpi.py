@@ -88,7 +88,7 @@ def _check_threads(mpi: Any) -> None:
     if level < mpi.THREAD_SERIALIZED:
         raise InitError(
             "HOROVOD_CPU_OPERATIONS=mpi, but MPI was initialised for one thread only, and the engine has its "
-            "own: initialise it with MPI_THREAD_MULTIPLE, which is what mpi4py does if it is not told otherwise"
+            "own: initialise it with MPI_THREAD_MULTIPLE, as mpi4py does if it is not told otherwise"
         )
     if level < mpi.THREAD_MULTIPLE:
         logger.warning(
@@ -104,10 +104,10 @@ def _own_communicator(mpi: Any, comm: Any, launched: Identity, timeout: float) -
     if (world.Get_rank(), world.Get_size()) != (launched.rank, launched.size):
         version = mpi.Get_library_version().split("\n")[0].split(",")[0].strip(" \0")
         raise InitError(
-            f"HOROVOD_CPU_OPERATIONS=mpi, but MPI ({version}) knows this process as rank {world.Get_rank()} of "
-            f"{world.Get_size()}, and {launched.launcher} as rank {launched.rank} of {launched.size}. Start the "
-            "job with mpirun, or horovodrun --mpi, of the same MPI that mpi4py has loaded (MPI4PY_LIBMPI names "
-            "the library to load)"
+            f"HOROVOD_CPU_OPERATIONS=mpi, but MPI ({version}) knows this process as rank {world.Get_rank()} "
+            f"of {world.Get_size()}, and {launched.launcher} as rank {launched.rank} of {launched.size}. Start "
+            "the job with mpirun, or horovodrun --mpi, of the same MPI that mpi4py has loaded (MPI4PY_LIBMPI "
+            "names the library to load)"
         )
     ranks = () if comm is None else tuple(sorted(int(rank) for rank in comm))
     return _kept(mpi, world, () if len(ranks) == launched.size else ranks, timeout)

@@ -161,9 +161,7 @@ def _refuse_in_callback(call: str) -> None:
         )
 
 
-def _build(
-    comm: Any, launched: Identity, who: Identity, settings: Settings, generation: int
-) -> Runtime:
+def _build(comm: Any, launched: Identity, who: Identity, settings: Settings, generation: int) -> Runtime:
     configure(settings, who.rank)
     options: dict[str, int] = {
         "fusion_threshold": settings.fusion_threshold,
