@@ -290,7 +290,7 @@ bool Engine::spin_for_news(std::uint32_t mark) const {
 bool Engine::pause_polling(std::uint32_t mark) {
   const Nanoseconds pause = poll_pause(now_ns() - stirred_, options_.spin);
   if (pause == 0) {
-    std::this_thread::yield();
+    if (options_.spin == 0) std::this_thread::yield();  // others want this core
     return true;
   }
   fds_.clear();

@@ -7,7 +7,7 @@
 
 namespace khorovod {
 
-// How long to sleep before the next question if nothing has moved for `still`; 0: only give way.
+// How long to sleep before the next question if nothing has moved for `still`; 0: not at all.
 // The pause grows with the wait, so that asking costs little of a long one and delays it by a
 // quarter at most. `spin` is for how long a waiting thread may keep its CPU.
 constexpr Nanoseconds poll_pause(Nanoseconds still, Nanoseconds spin) {

@@ -209,13 +209,11 @@ bool ItemPlane::is_finished(const ItemWork& cut) {
   return true;
 }
 
-int ItemPlane::awaited_member() const {
-  for (const ItemLane& lane : lanes_) {
-    for (const ItemKind kind : {kInput, kResult}) {
-      if (works_.in_oldest(lane.in[kind]) || works_.in_oldest(lane.out[kind])) return lane.rank;
-    }
+bool ItemPlane::in_oldest_work(const ItemLane& lane) const {
+  for (const ItemKind kind : {kInput, kResult}) {
+    if (works_.in_oldest(lane.in[kind]) || works_.in_oldest(lane.out[kind])) return true;
   }
-  return -1;
+  return false;
 }
 
 bool ItemPlane::finish(const Done& done) {

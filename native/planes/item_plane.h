@@ -111,8 +111,8 @@ class ItemPlane : public DataPlane {
   bool has_room(const ItemLane& lane, const Place& input, const Place& next_result) const {
     return joint_number(lane, input) < joint_number(lane, next_result) + kWindow;
   }
-  // A member that the oldest work waits for, or -1.
-  int awaited_member() const;
+  // The oldest work has something to do with this peer.
+  bool in_oldest_work(const ItemLane& lane) const;
 
   const int rank_;
   const std::size_t slot_bytes_;

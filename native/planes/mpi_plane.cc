@@ -178,9 +178,12 @@ void MpiPlane::pack(ItemLane& lane, ItemKind kind, const Place& place, const Shi
 // ---------------------------------------------------------------------------------------------------
 // Ending
 
-Wanted MpiPlane::wanted_news() const {
-  if (works_.empty() || now_ns() - moved_ < kPatience) return {};
-  return {.news = 0, .from = awaited_member()};
+int MpiPlane::awaited_in_vain(const std::function<bool(int)>& has_left) const {
+  if (now_ns() - moved_ < kPatience) return -1;
+  for (const ItemLane& lane : lanes_) {
+    if (in_oldest_work(lane) && has_left(lane.rank)) return lane.rank;
+  }
+  return -1;
 }
 
 // Receives are taken back; what cannot be ended keeps its memory until the process ends.

@@ -32,8 +32,8 @@ class MpiPlane : public ItemPlane {
   void submit(Work work) override;
   bool polls() const override { return !works_.empty() && failure_.ok(); }
   void abort() override;
-  // MPI does not say that a rank has left: it is known by nothing moving for long.
-  Wanted wanted_news() const override;
+  // MPI does not say whether anything is on its way: that is known by nothing moving for long.
+  int awaited_in_vain(const std::function<bool(int)>& has_left) const override;
 
  private:
   // An item under way.
