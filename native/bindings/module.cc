@@ -69,10 +69,12 @@ NB_MODULE(_native, m) {
       .def_static(
           "shm", &khorovod::make_engine_shm, "rank"_a, "size"_a, "region_fd"_a, "wake_fd"_a,
           "eventfds"_a, "peers"_a, "options"_a, "errors"_a, "observer"_a,
+          "mpi"_a.none() = nb::none(),
           "Ranks that share memory. Takes ownership of wake_fd, eventfds and the pidfds in peers.")
       .def_static(
           "tcp", &khorovod::make_engine_tcp, "rank"_a, "size"_a, "wake_fd"_a, "control_fds"_a,
           "data_fds"_a, "peers"_a, "options"_a, "errors"_a, "observer"_a,
+          "mpi"_a.none() = nb::none(),
           "Ranks that talk over sockets. Takes ownership of all descriptors; -1 for the own rank.")
       .def_prop_ro("rank", &PyEngine::rank)
       .def_prop_ro("size", &PyEngine::size)

@@ -241,6 +241,10 @@ WaitResult Engine::drive(Operation& operation) {
       if (now_ns() - began < kLongestSlice) continue;
       break;  // a long transfer: let the caller look for signals
     }
+    if (world_.plane->polls()) {
+      if (pause_polling(mark) && now_ns() - began < kLongestSlice) continue;
+      break;
+    }
     fds_.clear();
     world_.plane->wanted_fds(fds_);
     if (fds_.empty() && spin_for_news(mark))
@@ -282,6 +286,18 @@ bool Engine::spin_for_news(std::uint32_t mark) const {
   return false;
 }
 
+// Until it is time to ask the plane again; false if a signal came.
+bool Engine::pause_polling(std::uint32_t mark) {
+  const Nanoseconds pause = poll_pause(now_ns() - stirred_, options_.spin);
+  if (pause == 0) {
+    if (options_.spin == 0) std::this_thread::yield();  // others want this core
+    return true;
+  }
+  fds_.clear();
+  add(counters_.sleeps, 1);
+  return world_.link->sleep(mark, wanted_news(), fds_, pause) != Wakeup::kInterrupted;
+}
+
 // The driver goes; from here on news wakes the engine thread. False: there is some to look at
 // first.
 bool Engine::hand_over(std::uint32_t mark) {
@@ -289,7 +305,7 @@ bool Engine::hand_over(std::uint32_t mark) {
   fds_.clear();
   world_.link->wanted_fds(fds_);
   // Over sockets the engine thread stayed away from them while a caller was driving.
-  if (busy() && !fds_.empty()) thread_needed_ = true;
+  if (busy() && (!fds_.empty() || world_.plane->polls())) thread_needed_ = true;
   return true;
 }
 
@@ -354,6 +370,7 @@ bool Engine::try_step() {
     }
     moved |= advanced;
   }
+  if (moved) stirred_ = now_ns();
   publish_finished();
   if (account_due_.load(std::memory_order_relaxed) && account_due_.exchange(false)) send_account();
   if (options_.stall.warn > 0 && began >= next_look_) watch(began);

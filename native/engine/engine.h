@@ -28,6 +28,7 @@
 #include "engine/negotiator.h"
 #include "engine/op_key.h"
 #include "engine/operation.h"
+#include "engine/polling.h"
 #include "engine/stall.h"
 #include "engine/timeline.h"
 #include "planes/data_plane.h"
@@ -136,6 +137,7 @@ class Engine {
   // -- Called with the progress lock held.
   WaitResult drive(Operation& operation);
   bool spin_for_news(std::uint32_t mark) const;
+  bool pause_polling(std::uint32_t mark);
   bool step();
   bool try_step();
   bool receive();
@@ -220,8 +222,13 @@ class Engine {
   std::vector<StalledTensor> stalled_tensors(const Inquest& inquest, Nanoseconds now) const;
 
   // -- The engine thread.
+  struct Vigil {                    // what it waits for, beside descriptors
+    Nanoseconds look_at = 0;        // a time to look for stalls; 0: nothing waits
+    Nanoseconds poll_after = kAny;  // time from now to ask the plane again
+    static constexpr Nanoseconds kAny = -1;
+  };
   void run_thread();
-  Nanoseconds drive_from_thread(std::vector<pollfd>& sockets);
+  Vigil drive_from_thread(std::vector<pollfd>& sockets);
   void notice_deaths(const std::vector<pollfd>& fds);
 
   // -- Tracing; with the progress lock held.
@@ -291,6 +298,7 @@ class Engine {
   StallClock plane_clock_{options_.stall};
   Nanoseconds next_look_ = 0;
   Nanoseconds last_moved_ = 0;     // when the plane did something last
+  Nanoseconds stirred_ = 0;        // when a step did anything last
   Nanoseconds last_stand_in_ = 0;  // when this rank, having joined, helped others last
   Nanoseconds unheard_since_ = 0;  // a complaint that the coordinator has not answered; 0: none
   bool unheard_final_ = false;

@@ -11,6 +11,7 @@ def create_region(bytes: int) -> int: ...
 def in_callback() -> bool: ...
 
 _Peer = tuple[int, str, int, int]
+_Mpi = tuple[str, int, int, int, int]
 _Errors = tuple[Callable[[str, int], BaseException], ...]
 _Observer = tuple[Callable[[], str], Callable[[str], object]]
 _Done = Callable[[BaseException | None], object]
@@ -60,6 +61,7 @@ class Engine:
         options: dict[str, int],
         errors: _Errors,
         observer: _Observer,
+        mpi: _Mpi | None = None,
     ) -> Engine: ...
     @staticmethod
     def tcp(
@@ -72,6 +74,7 @@ class Engine:
         options: dict[str, int],
         errors: _Errors,
         observer: _Observer,
+        mpi: _Mpi | None = None,
     ) -> Engine: ...
     @property
     def rank(self) -> int: ...

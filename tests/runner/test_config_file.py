@@ -22,6 +22,7 @@ timeline:
   mark_cycles: true
 library_options:
   thread_affinity: 0,1
+  mpi_threads_disable: true
 stall_check:
   enabled: false
   warning_time_seconds: 5
@@ -47,6 +48,7 @@ def test_every_key(tmp_path):
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0",
         "HOROVOD_THREAD_AFFINITY": "0,1",
+        "HOROVOD_MPI_THREADS_DISABLE": "1",
         "HOROVOD_LOG_LEVEL": "info",
         "HOROVOD_LOG_HIDE_TIME": "1",
     }
