@@ -209,7 +209,7 @@ def test_what_cannot_be_had_is_refused(words: list[str]) -> None:
         (["-H", "a:1", "--hostfile", "f"], "not allowed with"),
         (["--mpi", "--gloo"], "not allowed with"),
         (["--mpi-args=-x A"], "--mpi-args and --binding-args go with --mpi"),
-        (["--mpi", "--output-filename", "d"], "the output is mpirun's"),
+        (["--binding-args=--bind-to core"], "--mpi-args and --binding-args go with --mpi"),
     ],
     ids=str,
 )
