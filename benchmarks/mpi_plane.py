@@ -1,8 +1,8 @@
 """The MPI plane beside the others and raw MPI: `python -m benchmarks.mpi_plane`, two ranks of one machine.
 
-Each line of the table is an allreduce of float32 in place, by `horovod.numpy` on one plane or by MPI_Allreduce
-through mpi4py, with ranks that the same `mpirun` starts. A number is the median over the rounds of the median of
-a round.
+Each line of the table is an allreduce of float32 in place, by `horovod.numpy` on one plane or by
+MPI_Allreduce through mpi4py, with ranks that the same `mpirun` starts. A number is the median over the rounds
+of the median of a round.
 """
 
 from __future__ import annotations
