@@ -215,15 +215,41 @@ def test_an_idle_rank_does_not_poll(by_mpi: Launcher) -> None:
     assert all(int(wakeups) <= 4 for wakeups in lines(by_mpi, 2, IDLE))
 
 
+SOCKETS = """
+import os
+import numpy as np
+from horovod import _native
+import horovod.numpy as hvd
+from horovod._core import runtime
+
+def no_memory(size):
+    raise OSError(38, "Function not implemented")
+
+_native.create_region = no_memory
+hvd.init()
+assert runtime.current().why_sockets
+total = hvd.allreduce(np.full(100_003, hvd.rank() + 1.0), op=hvd.Sum)
+assert np.all(total == 6), total
+assert hvd.allgather(np.full((hvd.rank(), 50_000), hvd.rank())).sum() == 50_000 * 5
+os.write(1, f"{runtime.engine().plane}\\n".encode())
+"""
+
+
+def test_without_shared_memory(by_mpi: Launcher) -> None:
+    """Then ranks talk over sockets; tensors go through MPI all the same."""
+    assert lines(by_mpi, 3, SOCKETS) == ["mpi"] * 3
+
+
 LEVEL = """
 import os
 import mpi4py
 mpi4py.rc.thread_level = "funneled"
 import horovod.numpy as hvd
+from horovod.exceptions import InitError
 
 try:
     hvd.init()
-except RuntimeError as error:
+except InitError as error:
     assert "MPI_THREAD_MULTIPLE" in str(error), error
     os.write(1, b"refused\\n")
 """

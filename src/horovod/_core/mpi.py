@@ -105,9 +105,9 @@ def _own_communicator(mpi: Any, comm: Any, launched: Identity, timeout: float) -
         version = mpi.Get_library_version().split("\n")[0].split(",")[0].strip(" \0")
         raise InitError(
             f"HOROVOD_CPU_OPERATIONS=mpi, but MPI ({version}) knows this process as rank {world.Get_rank()} "
-            f"of {world.Get_size()}, and {launched.launcher} as rank {launched.rank} of {launched.size}. Start "
-            "the job with mpirun, or horovodrun --mpi, of the same MPI that mpi4py has loaded (MPI4PY_LIBMPI "
-            "names the library to load)"
+            f"of {world.Get_size()}, and {launched.launcher} as rank {launched.rank} of {launched.size}. "
+            "Start the job with mpirun, or horovodrun --mpi, of the same MPI that mpi4py has loaded "
+            "(MPI4PY_LIBMPI names the library to load)"
         )
     ranks = () if comm is None else tuple(sorted(int(rank) for rank in comm))
     return _kept(mpi, world, () if len(ranks) == launched.size else ranks, timeout)
