@@ -30,6 +30,8 @@ stall_check:
 logging:
   level: INFO
   with_timestamp: no
+library_options:
+  mpi_threads_disable: true
 """
 
 
@@ -44,6 +46,7 @@ def test_every_key(tmp_path):
         "HOROVOD_CACHE_CAPACITY": "7",
         "HOROVOD_TIMELINE": "/tmp/My Timeline.json",
         "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+        "HOROVOD_MPI_THREADS_DISABLE": "1",
         "HOROVOD_STALL_CHECK_DISABLE": "1",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0",

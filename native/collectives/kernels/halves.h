@@ -177,10 +177,10 @@ struct Line {
   Pair pairs[kLine / kPair];
 };
 
-// What vector extensions cannot say as shortly: whether a line has a NaN; the lower
-// halves of one's words with the upper halves of the other's; a difference that is not below zero.
-// And the CPU's own conversions, of halves that lie side by side.
 #if defined(__F16C__)
+// The CPU's own conversions, of halves that lie side by side. And what vector extensions cannot say
+// as shortly: whether a line has a NaN; the lower halves of one's words with the upper halves of
+// the other's; a difference that is not below zero.
 #if defined(__AVX512F__)
 // With a mask of all lanes: GCC 12 warns of an uninitialized value in the unmasked intrinsics.
 inline constexpr __mmask16 kEvery = 0xffff;
@@ -243,19 +243,6 @@ inline void store_numbers(Float16* to, Pair pair) {
   store_vector(to, pair.a);
   store_vector(to + kPair / 2, pair.b);
 }
-#else
-
-inline Shorts join(Words lower, Words upper) {
-  return __builtin_bit_cast(Shorts, all<Words>(kUpper)) ? __builtin_bit_cast(Shorts, upper)
-                                                        : __builtin_bit_cast(Shorts, lower);
-}
-
-inline Shorts less(Shorts value, Shorts by) {
-  const auto from = __builtin_bit_cast(UnsignedShorts, value);
-  const auto step = __builtin_bit_cast(UnsignedShorts, by);
-  return __builtin_bit_cast(Shorts, (from > step ? from : step) - step);
-}
-#endif
 
 // Rounds after the packing, 16 bits at a time: up if what is cut off is more than half of the last
 // bit, or just half and that bit is set. One less where it is not set leaves the first bit of what
@@ -268,17 +255,11 @@ inline void store_numbers(Bfloat16* to, Pair pair) {
   const Shorts halves = kept - (cut >> 15);  // a first bit that is set, moved on to all: -1
   __builtin_memcpy(to, &halves, sizeof halves);
 }
-inline void store_pair(Bfloat16* to, Pair pair) {
+
+inline void store_pair(Float16* to, Pair pair) {
   store_numbers(to, {canonical(pair.a), canonical(pair.b)});
 }
-
-template <typename T>
-inline void store_line(T* to, const Line& line) {
-  for (std::size_t p = 0; p < kLine / kPair; ++p) store_pair(to + p * kPair, line.pairs[p]);
-}
-
-#if defined(__F16C__)
-inline void store_pair(Float16* to, Pair pair) {
+inline void store_pair(Bfloat16* to, Pair pair) {
   store_numbers(to, {canonical(pair.a), canonical(pair.b)});
 }
 
@@ -292,7 +273,26 @@ inline void store_half_line(Half* to, Line line) {
 }
 inline void store_line(Float16* to, const Line& line) { store_half_line(to, line); }
 inline void store_line(Bfloat16* to, const Line& line) { store_half_line(to, line); }
+#else
+// The same with what all CPUs have. A NaN shows in the bits that are kept: it comes from
+// arithmetic, which makes it quiet, or from a bfloat16.
+inline void store_pair(Bfloat16* to, Pair pair) {
+  const auto a = __builtin_bit_cast(Words, pair.a);
+  const auto b = __builtin_bit_cast(Words, pair.b);
+  const auto kept = __builtin_bit_cast(Shorts, ((a >> 16) & ~kUpper) | (b & kUpper));
+  const auto cut = __builtin_bit_cast(UnsignedShorts, (a & ~kUpper) | (b << 16));
+  const auto last = __builtin_bit_cast(UnsignedShorts, kept & 1);
+  const Shorts up = cut > 0x8000 - last;  // true is -1
+  const Shorts nan = (kept & kShortMagnitude) > Bfloat16::kInfinity;
+  const Shorts halves = nan ? all<Shorts>(Bfloat16::kNan) : kept - up;
+  __builtin_memcpy(to, &halves, sizeof halves);
+}
 #endif
+
+template <typename T>
+inline void store_line(T* to, const Line& line) {
+  for (std::size_t p = 0; p < kLine / kPair; ++p) store_pair(to + p * kPair, line.pairs[p]);
+}
 
 }  // namespace
 

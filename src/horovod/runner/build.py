@@ -27,7 +27,7 @@ def describe_build(version: str, frameworks: Sequence[Found] | None = None) -> s
     sections = (
         ("Available Frameworks", [_framework(one) for one in found]),
         ("Available Controllers", _CONTROLLERS),
-        ("Available Tensor Operations", [*_OPERATIONS, _mpi()]),
+        ("Available Tensor Operations", [*_OPERATIONS[:3], _mpi(), *_OPERATIONS[3:]]),
     )
     lines = [f"Khorovod v{version}:"]
     for title, rows in sections:
