@@ -52,9 +52,7 @@ def training_func(epochs: int = 6, directory: str = ".") -> float:
         ]
     )
 
-    mnist_model.compile(
-        loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"]
-    )
+    mnist_model.compile(loss=tf.losses.SparseCategoricalCrossentropy(), optimizer=opt, metrics=["accuracy"])
 
     callbacks = [
         horovod.tensorflow.keras.callbacks.BroadcastGlobalVariablesCallback(0),

@@ -4,7 +4,7 @@
 
 - ``optimizer``: an optimizer whose gradients are reduced; which Keras it is of, its class tells;
 - ``backends``: what differs between frameworks: reducing gradients, adding them up, tensors of values;
-- ``callbacks``, ``state`` (broadcasting variables, averaging metrics) and ``loading``: any Keras, any framework.
+- ``callbacks``, ``state`` (broadcasting variables, averaging metrics), ``loading``: any Keras, any framework.
 """
 
 from __future__ import annotations

@@ -32,9 +32,7 @@ class Backend(Protocol):
     def scaled_local(self, options: dict[str, Any], grad: Any) -> Any:
         """The gradient of a variable that is not reduced."""
 
-    def aggregation(
-        self, passes: int, reduce: Reduce, options: dict[str, Any], average: bool
-    ) -> Aggregation:
+    def aggregation(self, passes: int, reduce: Reduce, options: dict[str, Any], average: bool) -> Aggregation:
         """What adds up the gradients of ``passes`` steps."""
 
     def key_of(self, variable: Any) -> int:

@@ -26,7 +26,9 @@ class Broadcast:
 
     model: Any
 
-    def __init__(self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None) -> None:
+    def __init__(
+        self, root_rank: int, device: str = "", local_variables: Sequence[Any] | None = None
+    ) -> None:
         super().__init__()
         self.root_rank = root_rank
         self.device = device
@@ -58,7 +60,9 @@ class Broadcast:
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
             variables = optimizer.variables
-            variables = list(variables() if callable(variables) and not isinstance(variables, list) else variables)
+            variables = list(
+                variables() if callable(variables) and not isinstance(variables, list) else variables
+            )
             broadcast(variables, self.root_rank, "BroadcastGlobalVariablesCallback: optimizer")
         self.broadcast_done = True
 
@@ -183,8 +187,8 @@ class Schedule:
         if params.get("samples") and params.get("batch_size"):
             return int(params["samples"] // params["batch_size"])
         raise ValueError(
-            f"Could not autodetect the number of steps per epoch. Please specify the steps_per_epoch parameter to "
-            f"the {type(self).__name__}() or upgrade to the latest version of Keras."
+            "Could not autodetect the number of steps per epoch. Please specify the parameter "
+            f"steps_per_epoch of {type(self).__name__}()."
         )
 
 

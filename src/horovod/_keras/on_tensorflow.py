@@ -28,9 +28,7 @@ class TensorFlow:
     def scaled_local(self, options: dict[str, Any], grad: Any) -> Any:
         return self._gradients.scaled_local(self._rules(options), grad)
 
-    def aggregation(
-        self, passes: int, reduce: Reduce, options: dict[str, Any], average: bool
-    ) -> Aggregation:
+    def aggregation(self, passes: int, reduce: Reduce, options: dict[str, Any], average: bool) -> Aggregation:
         module = frontend("tensorflow.gradient_aggregation_eager")
         helper: Aggregation = module.LocalGradientAggregationHelperEager(
             passes, reduce, self._rules(options), average

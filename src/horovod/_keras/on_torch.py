@@ -8,8 +8,8 @@ from typing import Any
 from horovod._core.frontends import frontend
 from horovod._core.gradient_options import check_predivide, check_registered
 from horovod._core.reduction import Average
-from horovod.common.util import split_list
 from horovod._keras.backends import Aggregation, Reduce
+from horovod.common.util import split_list
 
 __all__ = ["Torch"]
 
@@ -32,9 +32,7 @@ class Torch:
         size = options["process_set"].size()
         return grad if grad is None or not options["scale_local_gradients"] or not size else grad / size
 
-    def aggregation(
-        self, passes: int, reduce: Reduce, options: dict[str, Any], average: bool
-    ) -> Aggregation:
+    def aggregation(self, passes: int, reduce: Reduce, options: dict[str, Any], average: bool) -> Aggregation:
         return _Aggregation(passes, reduce, options, average, self)
 
     def key_of(self, variable: Any) -> int:
@@ -67,7 +65,9 @@ class _Reducer:
         process_set = self._options["process_set"]
         if not process_set.included() or process_set.size() == 1:
             return list(grads)
-        result = [None if grad is None else _ours(grad, var) for grad, var in zip(grads, variables, strict=True)]
+        result = [
+            None if grad is None else _ours(grad, var) for grad, var in zip(grads, variables, strict=True)
+        ]
         travelling, contexts = self._compressed(result)
         groups = self._groups(travelling, variables)
         grouped = {number for group in groups for number in group}

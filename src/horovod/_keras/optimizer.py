@@ -304,7 +304,11 @@ def _keras_of(optimizer: Any) -> Any:
         )
     for base in type(optimizer).__mro__:
         package = base.__module__.partition(".")[0]
-        if package in ("keras", "tf_keras") and base.__name__ in ("BaseOptimizer", "_BaseOptimizer", "OptimizerV2"):
+        if package in ("keras", "tf_keras") and base.__name__ in (
+            "BaseOptimizer",
+            "_BaseOptimizer",
+            "OptimizerV2",
+        ):
             return sys.modules[package]
     kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
     advice = ""

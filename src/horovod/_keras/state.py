@@ -17,7 +17,9 @@ from horovod.exceptions import MismatchError
 
 __all__ = ["averaged", "broadcast", "number", "to_numpy"]
 
-_KNOWN = frozenset("bool uint8 int8 uint16 int16 int32 int64 float16 float32 float64".split())
+_KNOWN = frozenset(
+    ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
+)
 """The types that the engine has names for. Of all others only the bytes matter here."""
 
 

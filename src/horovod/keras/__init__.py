@@ -22,8 +22,8 @@ try:
     import keras as _keras
 except ImportError as error:
     raise ImportError(
-        "horovod.keras needs Keras 3 and a framework for it; install them with: pip install keras tensorflow, or "
-        "pip install keras torch"
+        "horovod.keras needs Keras 3 and a framework for it; install them with: pip install keras "
+        "tensorflow, or: pip install keras torch"
     ) from error
 
 from horovod._core.basics import (
@@ -119,7 +119,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A Keras optimizer like ``optimizer`` whose gradients are reduced over all ranks before they are applied.
+    """A Keras optimizer like ``optimizer`` whose gradients are reduced over all ranks before it applies them.
 
     Args:
         optimizer: any Keras optimizer, also a ``LossScaleOptimizer``.

@@ -22,12 +22,12 @@ try:
     import tensorflow as tf  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "horovod.tensorflow needs TensorFlow 2.16 or newer; install it with: pip install tensorflow (for CPUs: "
-        "pip install tensorflow-cpu)"
+        "horovod.tensorflow needs TensorFlow 2.16 or newer; install it with: pip install tensorflow (for "
+        "CPUs: pip install tensorflow-cpu)"
     ) from error
 
-from horovod._core.basics import *  # noqa: F403 - who am I, and with how many others
 from horovod._core import basics
+from horovod._core.basics import *  # noqa: F403 - who am I, and with how many others
 from horovod._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod._core.reduction import Adasum, Average, Max, Min, Product, Sum
 from horovod.tensorflow._adasum import _DistributedAdasumOptimizer
@@ -136,7 +136,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module("horovod.tensorflow.sync_batch_norm").SyncBatchNormalization
     if name == "elastic":
         raise AttributeError(
-            "horovod.tensorflow.elastic is not there yet: this version cannot change the number of ranks of a "
-            "job that runs."
+            "horovod.tensorflow.elastic is not there yet: this version cannot change the number of ranks of "
+            "a job that runs."
         )
     raise AttributeError(f"module 'horovod.tensorflow' has no attribute {name!r}")

@@ -15,7 +15,7 @@ from horovod.tensorflow._gradients import Rules, _make_allreduce_grads_fn
 __all__ = ["_DistributedAdasumOptimizer"]
 
 
-class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):
     """Combines the steps of the wrapped optimizer."""
 
     def __init__(
@@ -37,9 +37,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         """This rank's own."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
-    def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
-    ) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Steps; at the end of a round the ranks' steps since its beginning are combined."""
         pairs = list(grads_and_vars)
         if not self._rules.reduces:
@@ -58,9 +56,7 @@ class _DistributedAdasumOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore
         with tf.control_dependencies([stepped]):
             count = steps.assign_add(1, read_value=True)
         with tf.control_dependencies([count]):
-            return _only_if(
-                tf.equal(count % self._passes, 0), lambda: self._combine(variables, starts)
-            )
+            return _only_if(tf.equal(count % self._passes, 0), lambda: self._combine(variables, starts))
 
     def _combine(self, variables: list[Any], starts: list[Any]) -> Any:
         before = [start.read_value() for start in starts]

@@ -75,8 +75,8 @@ def DistributedOptimizer(
     if not isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if op == Adasum:
             raise ValueError(
-                "op=hvd.Adasum is not supported with Keras optimizers. Use hvd.DistributedGradientTape(op=hvd."
-                "Adasum), or an optimizer of tf.compat.v1.train."
+                "op=hvd.Adasum is not supported with Keras optimizers. Use hvd.DistributedGradientTape("
+                "op=hvd.Adasum), or an optimizer of tf.compat.v1.train."
             )
         from horovod.tensorflow import keras
 
@@ -109,7 +109,7 @@ def DistributedOptimizer(
     )
 
 
-class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
+class _DistributedOptimizer(tf.compat.v1.train.Optimizer):
     """Reduces what the wrapped optimizer computes, and has it apply that."""
 
     def __init__(
@@ -154,9 +154,7 @@ class _DistributedOptimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]
             for own, grad, common, variable in zip(local, grads, reduced, variables, strict=True)
         ]
 
-    def apply_gradients(
-        self, grads_and_vars: Any, global_step: Any = None, name: str | None = None
-    ) -> Any:
+    def apply_gradients(self, grads_and_vars: Any, global_step: Any = None, name: str | None = None) -> Any:
         """Applies them by the wrapped optimizer; every so many steps, if they add up."""
         pairs = list(grads_and_vars)
 

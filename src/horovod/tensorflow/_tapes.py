@@ -113,7 +113,7 @@ def PartialDistributedGradientTape(
     return tape
 
 
-class _DistributedTape(tf.GradientTape):  # type: ignore[misc]
+class _DistributedTape(tf.GradientTape):
     """What :func:`DistributedGradientTape` adds to the class of a tape."""
 
     _rules: Rules

@@ -74,7 +74,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
 
 
-class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     """Gives every rank the root's global variables when a session has been created.
 
     For ``tf.compat.v1.train.MonitoredTrainingSession``: all workers start from the same weights, whether they

@@ -82,7 +82,8 @@ class LocalGradientAggregationHelper:
         ended = tf.equal(self.counter.read_value(), 0)
 
         def apply() -> tf.Tensor:
-            with tf.control_dependencies([tf.group(apply_grads_closure())]):
+            applied = apply_grads_closure()  # nothing, if it is Keras 3: tf.function sees to the order
+            with tf.control_dependencies([] if applied is None else [tf.group(applied)]):
                 return tf.constant(True)
 
         def skip() -> tf.Tensor:

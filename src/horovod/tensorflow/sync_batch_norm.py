@@ -14,7 +14,7 @@ from horovod.tensorflow.util import unique_name
 __all__ = ["SyncBatchNormalization"]
 
 
-class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """Like ``tf.keras.layers.BatchNormalization``, with mean and variance of the batches of all ranks.
 
     Every rank's batch weighs the same. Alone, and when not training, it is a plain batch normalisation.
@@ -26,12 +26,12 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         super().__init__(**kwargs)
         if tf.keras.backend.backend() != "tensorflow":
             raise ValueError(
-                "horovod.tensorflow.SyncBatchNormalization needs Keras with the TensorFlow backend; for torch "
-                "there is horovod.torch.SyncBatchNorm."
+                "horovod.tensorflow.SyncBatchNormalization needs Keras with the TensorFlow backend; for "
+                "torch there is horovod.torch.SyncBatchNorm."
             )
 
     def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        """Keras asks for mean and variance of the batch here; in ``tf_keras`` with the axes to reduce over."""
+        """Keras asks for mean and variance of the batch; in ``tf_keras`` with the axes to reduce over."""
         mean, variance = super()._moments(inputs, *args, **kwargs)
         size = global_process_set.size()
         if size is None or size == 1 or global_process_set.ranks is None:

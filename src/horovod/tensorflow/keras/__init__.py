@@ -109,7 +109,7 @@ def DistributedOptimizer(
     process_set: ProcessSet = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """A Keras optimizer like ``optimizer`` whose gradients are reduced over all ranks before they are applied.
+    """A Keras optimizer like ``optimizer`` whose gradients are reduced over all ranks before it applies them.
 
     Args:
         optimizer: any Keras optimizer, also a ``LossScaleOptimizer``.
@@ -228,7 +228,7 @@ def reducescatter(value: Any, name: str | None = None, op: int = Average) -> Any
 def __getattr__(name: str) -> Any:
     if name == "elastic":
         raise AttributeError(
-            "horovod.tensorflow.keras.elastic is not there yet: this version cannot change the number of ranks of a job "
-            "that runs."
+            "horovod.tensorflow.keras.elastic is not there yet: this version cannot change the number of "
+            "ranks of a job that runs."
         )
     raise AttributeError(f"module 'horovod.tensorflow.keras' has no attribute {name!r}")
