@@ -22,7 +22,7 @@ demo: $(STAMPS)/package $(STAMPS)/torch  ## Train a classifier on two workers
 
 test: test-native test-python  ## Run all tests
 
-test-python: $(STAMPS)/package $(STAMPS)/peers
+test-python: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/tensorflow
 	$(PYTEST)
 
 test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
@@ -61,7 +61,7 @@ bench-torch: $(STAMPS)/package $(STAMPS)/peers  ## Measure training steps agains
 
 peers: $(STAMPS)/peers  ## Install what is compared with: torch, Open MPI, MPICH
 
-lint: $(STAMPS)/package $(STAMPS)/torch  ## Check style, types and layers
+lint: $(STAMPS)/package $(STAMPS)/torch $(STAMPS)/tensorflow  ## Check style, types and layers
 	ruff check .
 	ruff format --check .
 	mypy
@@ -101,6 +101,12 @@ $(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 TORCH ?= torch==2.13.0
 $(STAMPS)/torch: $(STAMPS)/tools
 	$(PIP) "$(TORCH)"
+	touch $@
+
+# 200 MB less than the one for GPUs. Nothing is compiled against it.
+TENSORFLOW ?= tensorflow-cpu==2.21.0
+$(STAMPS)/tensorflow: $(STAMPS)/tools
+	$(PIP) "$(TENSORFLOW)"
 	touch $@
 
 # Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.
