@@ -13,4 +13,5 @@ from horovod.tensorflow import mpi_ops
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.mpi_ops import *  # noqa: F403
 
-__all__ = [*mpi_ops.__all__, "Compression"]
+__all__ = ["Compression"]
+__all__ += mpi_ops.__all__
