@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = ["operations.md", "pytorch.md"]
+PAGES = ["operations.md", "pytorch.md", "tensorflow-operations.md"]
 RANKS = 2
 
 # Blocks are compiled as lines of the page itself, so that a traceback shows them.

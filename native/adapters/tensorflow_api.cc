@@ -27,7 +27,7 @@ std::string find_api(Api& api) {
   void* library = ::dlopen(kLibrary, RTLD_NOLOAD | RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return kLibrary;
   std::string missing;
-#define KHOROVOD_FIND(result, name, arguments)          \
+#define KHOROVOD_FIND(result, name, arguments) \
   if (missing.empty() && !find(library, "TF_" #name, api.name)) missing = "TF_" #name;
   KHOROVOD_TENSORFLOW_FUNCTIONS(KHOROVOD_FIND)
 #undef KHOROVOD_FIND

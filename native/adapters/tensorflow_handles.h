@@ -26,8 +26,8 @@ inline StatusPtr new_status() { return StatusPtr(api().NewStatus()); }
 inline bool is_ok(const StatusPtr& status) { return api().GetCode(status.get()) == kOk; }
 
 // In the order of DType.
-inline constexpr DataType kTypes[kDTypeCount] = {kUint8, kInt8,     kUint16, kInt16,  kInt32, kInt64,
-                                                 kHalf,  kBfloat16, kFloat,  kDouble, kBool};
+inline constexpr DataType kTypes[kDTypeCount] = {
+    kUint8, kInt8, kUint16, kInt16, kInt32, kInt64, kHalf, kBfloat16, kFloat, kDouble, kBool};
 
 inline DataType type_of(DType dtype) { return kTypes[static_cast<int>(dtype)]; }
 

@@ -24,8 +24,8 @@ namespace {
 // of them before the engine thread is woken, but the graph may wait for the first.
 constexpr Nanoseconds kPatience = 50 * kMicrosecond;
 
-// Iterations of a loop may overlap, and then each needs a name of its own. So many names are used in
-// turn: more than TensorFlow starts at once, and not so many as to be new every time.
+// Iterations of a loop may overlap, and then each needs a name of its own. So many names are used
+// in turn: more than TensorFlow starts at once, and not so many as to be new every time.
 constexpr std::int64_t kLoopNames = 256;
 
 // What the attributes of an operation say.

@@ -92,7 +92,7 @@ const Texts kCall = {"tensor_name: string = ''", "process_set_id: int = 0", "wai
 #define KHOROVOD_TYPES \
   "{uint8, int8, uint16, int16, int32, int64, half, bfloat16, float32, float64, bool}"
 const Texts kOne = {"T: " KHOROVOD_TYPES};
-const Texts kGroup = {"T: list(" KHOROVOD_TYPES ") >= 0"};
+const Texts kGroup = {"T: list(" KHOROVOD_TYPES ") >= 1"};
 // Factors are texts because attributes that are numbers have single precision.
 const Texts kReduction = {"reduce_op: int = 1", "prescale_factor: string = '1.0'",
                           "postscale_factor: string = '1.0'", "compression: int = 0"};

@@ -40,8 +40,7 @@ khorovod::Status rank_in_set(const Query& query, std::int32_t& answer) {
   if (khorovod::Status status = current_world(world); !status.ok()) return status;
   const MembersRef members = members_of(*world.engine, query.set);
   const int rank = world.engine->rank();
-  if (khorovod::Status status =
-          check_members(members, static_cast<std::uint32_t>(query.set), rank);
+  if (khorovod::Status status = check_members(members, static_cast<std::uint32_t>(query.set), rank);
       !status.ok()) {
     return status;
   }

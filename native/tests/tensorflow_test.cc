@@ -1,5 +1,5 @@
-// The TensorFlow adapter against a stand-in for TensorFlow: what kernels do with tensors, errors and
-// callbacks, where sanitizers can see it. One rank goes through kernels, the other talks to its
+// The TensorFlow adapter against a stand-in for TensorFlow: what kernels do with tensors, errors
+// and callbacks, where sanitizers can see it. One rank goes through kernels, the other talks to its
 // engine directly.
 #include <condition_variable>
 #include <deque>
@@ -72,9 +72,7 @@ tf::Tensor new_tensor(tf::DataType type, std::vector<std::int64_t> shape) {
   return {type, std::move(shape), std::make_shared<std::vector<std::byte>>(bytes)};
 }
 
-void put_status(tf::Status* to, tf::ErrorCode code, const char* message) {
-  *to = {code, message};
-}
+void put_status(tf::Status* to, tf::ErrorCode code, const char* message) { *to = {code, message}; }
 
 void get_number(tf::OpKernelConstruction* made, const char* name, std::int64_t* value,
                 tf::Status* status) {
@@ -178,16 +176,15 @@ class Kernel {
   Kernel(const char* operation, std::map<std::string, std::int64_t> numbers,
          const std::string& name = "x")
       : entry_(kernels_added().at(operation)) {
-    tf::OpKernelConstruction construction{{{"waits", 0},
-                                           {"process_set_id", 0},
-                                           {"reduce_op", 1},
-                                           {"compression", 0},
-                                           {"root_rank", 0},
-                                           {"has_splits", 0}},
-                                          {{"tensor_name", name},
-                                           {"prescale_factor", "1.0"},
-                                           {"postscale_factor", "0.5"}},
-                                          {}};
+    tf::OpKernelConstruction construction{
+        {{"waits", 0},
+         {"process_set_id", 0},
+         {"reduce_op", 1},
+         {"compression", 0},
+         {"root_rank", 0},
+         {"has_splits", 0}},
+        {{"tensor_name", name}, {"prescale_factor", "1.0"}, {"postscale_factor", "0.5"}},
+        {}};
     for (const auto& [key, value] : numbers) construction.numbers[key] = value;
     kernel_ = entry_.create(&construction);
     CHECK_EQ(construction.status.message, "");
@@ -347,8 +344,7 @@ TEST(outputs_get_their_sizes_late) {
         const std::vector<float> three = {7, 8, 9};
         const std::vector<float> none;
         const std::vector<float> two = {5, 6};
-        const OperationRef gather =
-            sized_operation(OpKind::kAllgather, "allgather.x", three, out);
+        const OperationRef gather = sized_operation(OpKind::kAllgather, "allgather.x", three, out);
         CHECK(engine.submit(gather, true).ok() && wait(engine, gather).ok());
         const OperationRef empty =
             sized_operation(OpKind::kAllgather, "allgather.empty", none, out);

@@ -16,8 +16,8 @@ SETTINGS = (
 def on_worlds(*sizes: int) -> pytest.MarkDecorator:
     """Runs the test in persistent worlds of these sizes.
 
-    On one plane: the frontend knows none, and the conformance suite runs it on all. Process sets may be added,
-    so that all tests share these worlds: to import TensorFlow takes seconds.
+    On one plane: the frontend knows none. Process sets may be added, so that all tests share these worlds: to
+    import TensorFlow takes seconds.
     """
     keys = [WorldKey(size, "shm", SETTINGS) for size in sizes]
     return pytest.mark.parametrize("world", keys, ids=[f"np{size}" for size in sizes], indirect=True)

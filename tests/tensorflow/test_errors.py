@@ -16,7 +16,11 @@ every_mode = pytest.mark.parametrize("graph", [False, True], ids=["eager", "func
 Call = Callable[[Any, Any], Any]
 
 ALONE: dict[str, tuple[Call, str, str]] = {
-    "unknown set": (lambda hvd, tf: hvd.mpi_ops._allreduce(tf.ones(2), process_set=99), "InvalidArgumentError", "99"),
+    "unknown set": (
+        lambda hvd, tf: hvd.mpi_ops._allreduce(tf.ones(2), process_set=99),
+        "InvalidArgumentError",
+        "99",
+    ),
     "root": (lambda hvd, tf: hvd.broadcast(tf.ones(2), 7), "InvalidArgumentError", "root rank is 7"),
     "scalar allgather": (lambda hvd, tf: hvd.allgather(tf.constant(1.0)), "InvalidArgumentError", "scalar"),
     "scalar reducescatter": (
@@ -209,3 +213,17 @@ def _removed() -> Raised | None:
     if hvd.rank() == 1:
         thread.join()
     return outcome[-1]
+
+
+@on_worlds(1)
+def test_xla(world: Workers) -> None:
+    """An error that says what to do, when the function is traced."""
+    assert_raised(world.run(_compiled), "NotImplementedError", "HorovodAllreduce", "jit_compile=False")
+
+
+def _compiled() -> Raised | None:
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+
+    return error_of(tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True))

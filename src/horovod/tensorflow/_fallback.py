@@ -94,7 +94,7 @@ def horovod_grouped_allreduce(
         return _run(reduce, given, [t.dtype for t in given], [t.shape for t in given], name), gradient
 
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    return list(run(*given)) if given else _run(reduce, [], [], [], name)
+    return list(run(*given))
 
 
 def horovod_allgather(
@@ -133,7 +133,7 @@ def horovod_grouped_allgather(
         return outputs, gradient
 
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    return list(run(*given)) if given else _run(gather, [], [], [], name)
+    return list(run(*given))
 
 
 def horovod_broadcast(
@@ -259,7 +259,7 @@ def horovod_grouped_reducescatter(
         return outputs, gradient
 
     given = [tf.convert_to_tensor(tensor) for tensor in tensors]
-    return list(run(*given)) if given else _run(scatter, [], [], [], name)
+    return list(run(*given))
 
 
 def horovod_join(name: str | None = None, **_: Any) -> Tensor:

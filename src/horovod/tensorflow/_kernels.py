@@ -8,6 +8,7 @@ but each of them costs tens of microseconds of Python.
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -60,6 +61,13 @@ def _let_run_unordered() -> None:
     auto_control_deps.MUST_RUN_ORDER_INSENSITIVE_STATEFUL_OPS = known | frozenset(OPERATIONS)
 
 
+def _keep_from_autograph() -> None:
+    """AutoGraph need not rewrite our functions when a ``tf.function`` that calls them is traced."""
+    from tensorflow.python.autograph.core import config
+
+    config.CONVERSION_RULES = (config.DoNotConvert("horovod"), *config.CONVERSION_RULES)
+
+
 def _load() -> tuple[Any, str]:
     try:
         if problem := _native.add_to_tensorflow():
@@ -74,19 +82,23 @@ def _load() -> tuple[Any, str]:
             why,
         )
         return _fallback, why
-    try:
-        _let_run_unordered()
-    except (ImportError, AttributeError) as error:
-        logger.warning(
-            "operations of one tf.function run one after the other (TensorFlow %s: %s)",
-            tf.__version__,
-            error,
-        )
     return functions, ""
+
+
+def _arrange(arrangement: Callable[[], None], otherwise: str) -> None:
+    """Does what TensorFlow has no public interface for; it is all for speed."""
+    try:
+        arrangement()
+    except (ImportError, AttributeError) as error:
+        logger.warning("%s (TensorFlow %s: %s)", otherwise, tf.__version__, error)
 
 
 ops, why_fallback = _load()
 """The functions, and why they are Python's; empty if they are native."""
+
+
+_arrange(_let_run_unordered, "operations of one tf.function run one after the other")
+_arrange(_keep_from_autograph, "functions take longer to trace")
 
 
 def route() -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from horovod._core.process_sets import ProcessSet, global_process_set
@@ -47,9 +48,7 @@ def _allreduce(
     """``tensor`` reduced over all ranks: their sum, if nothing else is said."""
     node, naming = named("HorovodAllreduce", tensor, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
-    return ops.horovod_allreduce(
-        tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming
-    )
+    return ops.horovod_allreduce(tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming)
 
 
 def _grouped_allreduce(
@@ -63,9 +62,11 @@ def _grouped_allreduce(
     wire: int = 0,
 ) -> list[Tensor]:
     """:func:`_allreduce` of several tensors as one operation: all of them, or none."""
+    if not len(tensors):
+        return []
     node, naming = named("HorovodGroupedAllreduce", tensors, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
-    return _listed(
+    return list(
         ops.horovod_grouped_allreduce(
             list(tensors), **reduction, process_set_id=set_id(process_set), name=node, **naming
         )
@@ -93,11 +94,11 @@ def grouped_allgather(
     process_set: ProcessSet | int = global_process_set,
 ) -> list[Tensor]:
     """:func:`allgather` of several tensors as one operation."""
+    if not len(tensors):
+        return []
     node, naming = named("HorovodGroupedAllgather", tensors, name, ignore_name_scope)
-    return _listed(
-        ops.horovod_grouped_allgather(
-            list(tensors), process_set_id=set_id(process_set), name=node, **naming
-        )
+    return list(
+        ops.horovod_grouped_allgather(list(tensors), process_set_id=set_id(process_set), name=node, **naming)
     )
 
 
@@ -131,16 +132,29 @@ def alltoall(
     Without it all get the same number.
     """
     node, naming = named("HorovodAlltoall", tensor, name, ignore_name_scope)
-    given = tf.convert_to_tensor([] if splits is None else splits, None if tf.is_tensor(splits) else tf.int32)
     output, received = ops.horovod_alltoall(
         tensor,
-        given,
+        _splits(splits),
         has_splits=int(splits is not None),
         process_set_id=set_id(process_set),
         name=node,
         **naming,
     )
     return output if splits is None else (output, received)
+
+
+def _splits(given: Any) -> Tensor:
+    if given is None:
+        return tf.constant([], tf.int32)
+    if tf.is_tensor(given):
+        fits = given.dtype == tf.int32
+    else:
+        given = np.asarray(given)
+        fits = given.dtype.kind in "iu" or given.size == 0  # lists of Python's numbers come as int64
+    if not fits:
+        kind = given.dtype.name
+        raise tf.errors.InvalidArgumentError(None, None, f"The splits of an alltoall are int32, not {kind}.")
+    return tf.convert_to_tensor(given, tf.int32)
 
 
 def _reducescatter(
@@ -172,9 +186,11 @@ def _grouped_reducescatter(
     wire: int = 0,
 ) -> list[Tensor]:
     """:func:`_reducescatter` of several tensors as one operation."""
+    if not len(tensors):
+        return []
     node, naming = named("HorovodGroupedReducescatter", tensors, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
-    return _listed(
+    return list(
         ops.horovod_grouped_reducescatter(
             list(tensors), **reduction, process_set_id=set_id(process_set), name=node, **naming
         )
@@ -217,8 +233,3 @@ def local_rank_op(name: str | None = None) -> Tensor:
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """1 if this process is in the set, else 0; -1 before ``init()``, -3 if there is no such set."""
     return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
-
-
-def _listed(results: Any) -> list[Tensor]:
-    """The results of a group: TensorFlow gives none as an operation."""
-    return list(results) if isinstance(results, list | tuple) else []

@@ -175,9 +175,7 @@ def _compressed(
     return [tensor for tensor, _ in pairs], [context for _, context in pairs], 0
 
 
-def _decompressed(
-    tensors: list[Tensor], compression: type[Compressor], contexts: list[Any]
-) -> list[Tensor]:
+def _decompressed(tensors: list[Tensor], compression: type[Compressor], contexts: list[Any]) -> list[Tensor]:
     if wire_code(compression) is not None:
         return tensors
     pairs = zip(tensors, contexts, strict=True)
@@ -187,8 +185,8 @@ def _decompressed(
 def _check_sparse(op: int, prescale: float, postscale: float) -> None:
     if op not in (Average, Sum):
         raise NotImplementedError(
-            "tf.IndexedSlices can be reduced by Average and Sum only; make the tensor dense, for example with "
-            "sparse_as_dense=True or tf.convert_to_tensor()."
+            "tf.IndexedSlices can be reduced by Average and Sum only; make the tensor dense, for example "
+            "with sparse_as_dense=True or tf.convert_to_tensor()."
         )
     if prescale != 1.0 or postscale != 1.0:
         raise NotImplementedError(
