@@ -30,6 +30,7 @@ from horovod._core import basics
 from horovod._core.basics import *  # noqa: F403 - who am I, and with how many others
 from horovod._core.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from horovod._core.reduction import Adasum, Average, Max, Min, Product, Sum
+from horovod.tensorflow import mpi_ops
 from horovod.tensorflow._adasum import _DistributedAdasumOptimizer
 from horovod.tensorflow._gradients import _make_allreduce_grads_fn
 from horovod.tensorflow._optimizer import DistributedOptimizer, _DistributedOptimizer
@@ -45,29 +46,11 @@ from horovod.tensorflow.functions import (
 )
 from horovod.tensorflow.gradient_aggregation import LocalGradientAggregationHelper
 from horovod.tensorflow.mpi_ops import (
-    _allreduce,
-    _grouped_allreduce,
-    _grouped_reducescatter,
-    _reducescatter,
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    broadcast_,
+    _basics,
     check_num_rank_power_of_2,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
     handle_average_backwards_compatibility,
-    join,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    reducescatter,
-    size_op,
 )
-from horovod.tensorflow.util import _executing_eagerly
+from horovod.tensorflow.util import _executing_eagerly, unconverted
 
 if TYPE_CHECKING:
     from horovod.tensorflow import keras
@@ -91,6 +74,7 @@ __all__ = [
     "_DistributedAdasumOptimizer",
     "_DistributedOptimizer",
     "_allreduce",
+    "_basics",
     "_executing_eagerly",
     "_grouped_allreduce",
     "_grouped_reducescatter",
@@ -126,6 +110,26 @@ __all__ = [
 __all__ += basics.__all__
 
 DistributedAdasumOptimizer = _DistributedAdasumOptimizer
+
+_allreduce = unconverted(mpi_ops._allreduce)
+_grouped_allreduce = unconverted(mpi_ops._grouped_allreduce)
+_grouped_reducescatter = unconverted(mpi_ops._grouped_reducescatter)
+_reducescatter = unconverted(mpi_ops._reducescatter)
+allgather = unconverted(mpi_ops.allgather)
+allreduce = unconverted(mpi_ops.allreduce)
+alltoall = unconverted(mpi_ops.alltoall)
+broadcast = unconverted(mpi_ops.broadcast)
+broadcast_ = unconverted(mpi_ops.broadcast_)
+grouped_allgather = unconverted(mpi_ops.grouped_allgather)
+grouped_allreduce = unconverted(mpi_ops.grouped_allreduce)
+grouped_reducescatter = unconverted(mpi_ops.grouped_reducescatter)
+join = unconverted(mpi_ops.join)
+local_rank_op = unconverted(mpi_ops.local_rank_op)
+local_size_op = unconverted(mpi_ops.local_size_op)
+process_set_included_op = unconverted(mpi_ops.process_set_included_op)
+rank_op = unconverted(mpi_ops.rank_op)
+reducescatter = unconverted(mpi_ops.reducescatter)
+size_op = unconverted(mpi_ops.size_op)
 
 
 def __getattr__(name: str) -> Any:

@@ -19,7 +19,7 @@ from horovod._core.reduction import Adasum, Average, Sum
 from horovod.common.util import split_list
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.mpi_ops import allreduce, grouped_allreduce
-from horovod.tensorflow.util import places_of, unique_name
+from horovod.tensorflow.util import places_of, unconverted, unique_name
 
 Gradient = Any
 """``tf.Tensor``, ``tf.IndexedSlices`` or ``None``."""
@@ -92,6 +92,7 @@ def _make_allreduce_grads_fn(name: str, rules: Rules) -> Reduce:
     ``None`` stays ``None``. Without variables there are no groups of variables.
     """
 
+    @unconverted
     def reduce(
         grads: Sequence[Gradient], variables: Sequence[Any] | None = None, use_generic_names: bool = False
     ) -> list[Gradient]:

@@ -14,11 +14,12 @@ from horovod._core.reduction import Average
 from horovod._keras.layers import local_weights
 from horovod.tensorflow._gradients import Gradient, Reduce, Rules, _make_allreduce_grads_fn, scaled_local
 from horovod.tensorflow.compression import Compression
-from horovod.tensorflow.util import VariableSet
+from horovod.tensorflow.util import VariableSet, unconverted
 
 __all__ = ["DistributedGradientTape", "PartialDistributedGradientTape"]
 
 
+@unconverted
 def DistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -79,6 +80,7 @@ def DistributedGradientTape(
     return tape
 
 
+@unconverted
 def PartialDistributedGradientTape(
     gradtape: tf.GradientTape,
     device_dense: str = "",
@@ -124,6 +126,7 @@ class _DistributedTape(tf.GradientTape):
         """The gradient of ``var`` is this rank's own: it is not reduced."""
         self._local_sources.add(var)
 
+    @unconverted
     def gradient(
         self,
         target: Any,
@@ -140,6 +143,7 @@ class _DistributedTape(tf.GradientTape):
         reduced = self._reduced(flat_sources, flat_grads, use_generic_names)
         return reduced[0] if _is_leaf(sources) else tf.nest.pack_sequence_as(sources, reduced)
 
+    @unconverted
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, use_generic_names: bool = False
     ) -> tuple[list[tuple[Any, Gradient]], list[tuple[Any, Gradient]]]:

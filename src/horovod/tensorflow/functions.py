@@ -10,7 +10,7 @@ import tensorflow as tf
 from horovod._core import objects
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod.tensorflow.mpi_ops import broadcast, broadcast_
-from horovod.tensorflow.util import plain, unique_name
+from horovod.tensorflow.util import plain, unconverted, unique_name
 
 __all__ = [
     "BroadcastGlobalVariablesHook",
@@ -25,6 +25,7 @@ _AS_BYTES = (tf.uint32, tf.uint64, tf.complex64, tf.complex128)
 """Types that the engine has no names for. Of these only the bytes matter here."""
 
 
+@unconverted
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int,

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from horovod._core.gradient_options import check_passes
 from horovod.tensorflow._gradients import Gradient, Reduce, Rules, scaled_local
-from horovod.tensorflow.util import VariableSet, key_of, plain
+from horovod.tensorflow.util import VariableSet, key_of, plain, unconverted
 
 __all__ = ["LocalGradientAggregationHelper"]
 
@@ -48,6 +48,7 @@ class LocalGradientAggregationHelper:
         """The gradient of ``var`` is this rank's own: it is added up, but not reduced."""
         self._local.add(var)
 
+    @unconverted
     def compute_gradients(self, grads: Sequence[Gradient], variables: Sequence[Any]) -> list[Gradient]:
         """Takes the gradients of a step; in the last one of a round, returns the reduced sums.
 
@@ -72,6 +73,7 @@ class LocalGradientAggregationHelper:
             found[number] = result
         return found
 
+    @unconverted
     def apply_gradients(
         self, apply_grads_closure: Callable[[], Any], optimizer: Any, *_args: Any, **kwargs: Any
     ) -> Any:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import tensorflow as tf
 
-__all__ = ["_executing_eagerly", "key_of", "plain", "unique_name"]
+__all__ = ["VariableSet", "_executing_eagerly", "key_of", "places_of", "plain", "unconverted", "unique_name"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def unconverted(function: F) -> F:
+    """The function as it is written: in ``tf.function`` AutoGraph would rewrite it, and all that it calls."""
+    kept: F = tf.autograph.experimental.do_not_convert(function)
+    return kept
 
 
 def _executing_eagerly() -> bool:
