@@ -41,7 +41,7 @@ def horovod_allreduce(
         runtime.engine().allreduce(tensor_name or None, arrays[0], output, *options)
         return [output]
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(given: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         def gradient(grad: Tensor) -> Tensor:
             return horovod_allreduce(
@@ -78,7 +78,7 @@ def horovod_grouped_allreduce(
         runtime.engine().grouped_allreduce(tensor_name or None, arrays, outputs, *options)
         return outputs
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
         def gradient(*grads: Tensor) -> list[Tensor]:
             return horovod_grouped_allreduce(
@@ -106,7 +106,7 @@ def horovod_allgather(
     def gather(arrays: Arrays) -> Arrays:
         return [runtime.engine().allgather(tensor_name or None, arrays[0], _wrap(arrays), process_set_id)]
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(given: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         output = _run(gather, [given], [given.dtype], [_other_rows(given)], name)[0]
         return output, lambda grad: own_rows(grad, given, process_set_id)
@@ -124,7 +124,7 @@ def horovod_grouped_allgather(
         engine = runtime.engine()
         return list(engine.grouped_allgather(tensor_name or None, arrays, _wrap(arrays), process_set_id))
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
         def gradient(*grads: Tensor) -> list[Tensor]:
             return [own_rows(grad, one, process_set_id) for grad, one in zip(grads, given, strict=True)]
@@ -152,7 +152,7 @@ def horovod_broadcast(
         runtime.engine().broadcast(tensor_name or None, arrays[0], output, root_rank, process_set_id)
         return [output]
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(given: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         output = _run(broadcast, [given], [given.dtype], [given.shape], name)[0]
         return output, lambda grad: only_at(root_rank, grad, process_set_id)
@@ -181,7 +181,7 @@ def horovod_alltoall(
         )
         return [output, np.array(received, np.int32)]
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(given: Tensor) -> tuple[list[Tensor], Callable[[Tensor, Tensor], Tensor]]:
         output, received = _run(
             exchange, [given, splits], [given.dtype, tf.int32], [_other_rows(given), [None]], name
@@ -221,7 +221,7 @@ def horovod_reducescatter(
 
     from horovod.tensorflow._op_gradients import gathered
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(given: Tensor) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
         output = _run(scatter, [given], [given.dtype], [_other_rows(given)], name)[0]
         return output, lambda grad: gathered(grad, reduce_op, scales[0] * scales[1], process_set_id)
@@ -250,7 +250,7 @@ def horovod_grouped_reducescatter(
 
     from horovod.tensorflow._op_gradients import gathered
 
-    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    @tf.custom_gradient
     def run(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
         def gradient(*grads: Tensor) -> list[Tensor]:
             return [gathered(grad, reduce_op, scales[0] * scales[1], process_set_id) for grad in grads]
