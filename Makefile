@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench bench-torch peers lint format \
+.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench bench-torch bench-tensorflow test-tensorflow-versions peers lint format \
         wheel clean help
 
 help:  ## List the targets
@@ -24,6 +24,13 @@ test: test-native test-python  ## Run all tests
 
 test-python: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/tensorflow
 	$(PYTEST)
+
+# The core of it on other versions, each in an environment of its own. The wheel is the same.
+TENSORFLOWS ?= 2.16.2 2.18.1 2.20.0
+test-tensorflow-versions: wheel $(addprefix test-tensorflow-,$(TENSORFLOWS))  ## Tests of TensorFlow on TENSORFLOWS
+
+test-tensorflow-%: wheel
+	$(BIN)/python tools/test_tensorflow.py --version $* --environment .venv-tensorflow-$* --wheels dist
 
 test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
 
@@ -58,6 +65,9 @@ bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and 
 
 bench-torch: $(STAMPS)/package $(STAMPS)/peers  ## Measure training steps against DDP and silent copies
 	$(BIN)/python -m benchmarks.training
+
+bench-tensorflow: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/tensorflow  ## Measure model.fit against MultiWorkerMirroredStrategy and silent copies
+	$(BIN)/python -m benchmarks.tensorflow
 
 peers: $(STAMPS)/peers  ## Install what is compared with: torch, Open MPI, MPICH
 
@@ -105,8 +115,9 @@ $(STAMPS)/torch: $(STAMPS)/tools
 
 # 200 MB less than the one for GPUs. Nothing is compiled against it.
 TENSORFLOW ?= tensorflow-cpu==2.21.0
+TF_KERAS ?= tf_keras==2.21.0
 $(STAMPS)/tensorflow: $(STAMPS)/tools
-	$(PIP) "$(TENSORFLOW)"
+	$(PIP) "$(TENSORFLOW)" "$(TF_KERAS)"
 	touch $@
 
 # Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.

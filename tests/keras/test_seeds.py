@@ -1,7 +1,7 @@
 """The programs that people have, letter for letter, with ``TF_USE_LEGACY_KERAS=1``.
 
-Only what they leave out (data, a model) is added, and numbers of steps are made small. On Keras 3 the lines that
-docs/keras.md names are replaced.
+Only what they leave out (data, a model) is added, and numbers of steps are made small. On Keras 3 the lines
+that docs/keras.md names are replaced.
 """
 
 from __future__ import annotations
