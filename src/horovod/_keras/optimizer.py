@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from horovod._core import runtime
 from horovod._core.gradient_options import check_groups, check_passes
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import Average, Sum
 from horovod._keras.backends import Aggregation, Backend, Reduce, backend_named
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 __all__ = ["convert", "create_distributed_optimizer", "is_distributed"]
 
@@ -145,9 +147,16 @@ class _Distributed:
         return self._hvd_work.aggregation
 
 
+def _as_written(method: F) -> F:
+    """Marks a method for AutoGraph, which would rewrite it in a ``tf.function``."""
+    method.autograph_info__ = {}  # type: ignore[attr-defined]
+    return method
+
+
 class _Keras3Optimizer(_Distributed):
     """What is added to the class of a Keras 3 optimizer."""
 
+    @_as_written
     def apply(self, grads: Sequence[Any], trainable_variables: Sequence[Any] | None = None) -> None:
         """Reduces the gradients, and applies them."""
         this: Any = self
@@ -213,6 +222,7 @@ class _TfKerasOptimizer(_Distributed):
 
     _aggregate_gradients = aggregate_gradients  # its name in tf_keras.optimizers.legacy
 
+    @_as_written
     def apply_gradients(self, grads_and_vars: Any, *args: Any, **kwargs: Any) -> Any:
         """Applies gradients; every so many steps, if they add up."""
         this: Any = self
