@@ -20,10 +20,8 @@ pytestmark = pytest.mark.timeout(SECONDS + 20)
 
 # What downloads MNIST: there is no network here.
 DATA = """
-import numpy as np
-
-
 def _digits(path="mnist.npz"):
+    import numpy as np
     from sklearn.datasets import load_digits
 
     digits = load_digits()
