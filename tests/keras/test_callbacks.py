@@ -131,8 +131,8 @@ def _warmup() -> None:
     made.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.4)), loss="mse")
     rates: list[float] = []
     note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda *_: rates.append(_rate(made.optimizer)),
-        on_batch_begin=lambda *_: rates.append(_rate(made.optimizer)),
+        on_train_batch_begin=lambda *_, **__: rates.append(_rate(made.optimizer)),
+        on_batch_begin=lambda *_, **__: rates.append(_rate(made.optimizer)),
     )
     warmup = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.4, warmup_epochs=2, verbose=1)
     x, y = (training.own(array) for array in training.data())
@@ -185,7 +185,7 @@ def _momentum() -> None:
     made.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(1.0, momentum=0.8)), loss="mse")
     seen: list[float] = []
     note = keras.callbacks.LambdaCallback(
-        on_train_batch_begin=lambda *_: seen.append(float(made.optimizer.momentum))
+        on_train_batch_begin=lambda *_, **__: seen.append(float(made.optimizer.momentum))
     )
     schedule = hvd.callbacks.LearningRateScheduleCallback(1.0, lambda _epoch: 0.5)
     x, y = training.data(2)

@@ -73,7 +73,7 @@ def fit(trained: Any, arrays: tuple[np.ndarray, np.ndarray], batch: int, **optio
 def fit_alone(make: Callable[[], Any], epochs: int = 1, **compiling: Any) -> Any:
     """The oracle: plain Keras on whole batches."""
     alone = model()
-    alone.compile(optimizer=make(), loss="mse", **compiling)
+    alone.compile(optimizer=make(), loss=keras.losses.MeanSquaredError(), **compiling)
     fit(alone, data(), ROWS, epochs=epochs)
     return alone
 
@@ -83,7 +83,8 @@ def fit_together(
 ) -> Any:
     """The same with this worker's parts of the batches."""
     together = model()
-    together.compile(optimizer=hvd.DistributedOptimizer(make(), **(options or {})), loss="mse", **compiling)
+    optimizer = hvd.DistributedOptimizer(make(), **(options or {}))
+    together.compile(optimizer=optimizer, loss=keras.losses.MeanSquaredError(), **compiling)
     arrays = tuple(own(array) for array in data())
     fit(together, arrays, ROWS // hvd.size(), callbacks=list(callbacks), epochs=epochs)
     return together
