@@ -171,7 +171,7 @@ def _twice() -> Raised | None:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def both(x: Any) -> Any:
+    def both(x):
         with tf.name_scope("a"):
             first = hvd.allreduce(x, name="twice", ignore_name_scope=True)
         with tf.name_scope("b"):
