@@ -54,6 +54,7 @@ def test_shutdown_with_operations_in_flight(world: Workers, graph: bool) -> None
 
 def _in_flight(graph: bool) -> Raised | None:
     import threading
+    import time
 
     import tensorflow as tf
 
@@ -73,7 +74,7 @@ def _in_flight(graph: bool) -> Raised | None:
         thread = threading.Thread(target=lambda: outcome.append(error_of(function)))
         thread.start()
         while plain.counters()["submitted"] == before:
-            pass
+            time.sleep(0.001)
         hvd.shutdown()
         thread.join()
     return outcome[-1]
