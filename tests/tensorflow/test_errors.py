@@ -160,28 +160,32 @@ def _adasum() -> Raised | None:
 
 @on_worlds(2)
 def test_a_name_in_flight(world: Workers) -> None:
-    """Two operations of one name in one function: the second is refused."""
     assert_raised(world.run(_twice)[:1], "InvalidArgumentError", "in flight", "twice")
 
 
 def _twice() -> Raised | None:
+    import threading
+    import time
+
     import tensorflow as tf
 
     import horovod.numpy as plain
     import horovod.tensorflow as hvd
 
-    @tf.function
-    def both(x: Any) -> Any:
-        with tf.name_scope("a"):
-            first = hvd.allreduce(x, name="twice", ignore_name_scope=True)
-        with tf.name_scope("b"):
-            return first, hvd.allreduce(x, name="twice", ignore_name_scope=True)
-
-    outcome = error_of(both, tf.ones(2)) if hvd.rank() == 0 else None
-    plain.barrier()
-    if hvd.rank() == 1:  # what rank 0 has in flight
+    outcome = None
+    if hvd.rank() == 0:
+        before = plain.counters()["submitted"]
+        first = tf.function(lambda: hvd.allreduce(tf.ones(2), name="twice"))
+        thread = threading.Thread(target=first)
+        thread.start()
+        while plain.counters()["submitted"] == before:
+            time.sleep(0.001)
+        outcome = error_of(hvd.allreduce, tf.ones(2), name="twice")
+    plain.barrier()  # until here no other rank submits it, so that it is in flight for sure
+    if hvd.rank() == 0:
+        thread.join()
+    else:
         hvd.allreduce(tf.ones(2), name="twice")
-    plain.barrier()
     return outcome
 
 
@@ -193,6 +197,7 @@ def test_a_removed_process_set(world: Workers) -> None:
 
 def _removed() -> Raised | None:
     import threading
+    import time
 
     import tensorflow as tf
 
@@ -207,7 +212,7 @@ def _removed() -> Raised | None:
         thread = threading.Thread(target=lambda: outcome.append(error_of(function)))
         thread.start()
         while plain.counters()["submitted"] == before:
-            pass
+            time.sleep(0.001)
     plain.barrier()
     hvd.remove_process_set(members)
     if hvd.rank() == 1:

@@ -37,7 +37,7 @@ def _import_without_kernels() -> list[str]:
     lines: list[str] = []
 
     class Lines(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
+        def emit(self, record: logging.LogRecord):
             lines.append(record.getMessage())
 
     logging.getLogger("horovod").addHandler(Lines())
@@ -98,7 +98,7 @@ def _results(operation: Callable[[Any, Any], Any], graph: bool) -> list[np.ndarr
 
     import horovod.tensorflow as hvd
 
-    def run(x: Any) -> Any:
+    def run(x):
         return operation(hvd, x)
 
     x = tf.constant([[1.0, 2.0], [10.0, 20.0]][hvd.rank()])
@@ -127,7 +127,7 @@ def _gradient(operation: Callable[[Any, Any], Any], graph: bool) -> list[float]:
 
     import horovod.tensorflow as hvd
 
-    def run(x: Any) -> Any:
+    def run(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             results = operation(hvd, x)
@@ -149,7 +149,7 @@ def _misuse(graph: bool) -> Raised | None:
 
     import horovod.tensorflow as hvd
 
-    def call() -> Any:
+    def call():
         return hvd.broadcast(tf.ones(2), 9)
 
     return error_of(tf.function(call) if graph else call)

@@ -36,7 +36,7 @@ def _all_in_flight() -> tuple[list[float], int | None]:
     order = np.random.default_rng(hvd.rank()).permutation(COUNT).tolist()
 
     @tf.function
-    def step(x: Any) -> Any:
+    def step(x):
         results = {i: hvd.allreduce(x + float(i), op=hvd.Sum, name=f"flight.{i}") for i in order}
         return [results[i] for i in range(COUNT)]
 
@@ -45,7 +45,7 @@ def _all_in_flight() -> tuple[list[float], int | None]:
         plain.barrier()
         return [float(result[0]) for result in step(x)], None
 
-    def pending() -> int:
+    def pending():
         counters = plain.counters()
         return counters["submitted"] - counters["completed"] - counters["failed"]
 
@@ -73,7 +73,7 @@ def _unused() -> list[int]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def step() -> Any:
+    def step():
         hvd.allreduce(tf.ones(4), name="unused")
         hvd.allgather(tf.ones(4), name="unused")
         hvd.broadcast(tf.constant(1.0), 0, name="unused")
@@ -105,14 +105,14 @@ def _loop(depends: bool) -> float:
     own = float(hvd.rank() + 1)
 
     @tf.function
-    def independent(x: Any) -> Any:
+    def independent(x):
         total = tf.zeros_like(x)
         for i in tf.range(1, 301):
             total += hvd.allreduce(x * tf.cast(i, tf.float32))
         return total
 
     @tf.function
-    def dependent(x: Any) -> Any:
+    def dependent(x):
         product = tf.ones_like(x)
         for _ in tf.range(5):
             product = hvd.allreduce(product * x)
@@ -136,7 +136,7 @@ def _conditions() -> list[float]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def step(x: Any, more: Any) -> Any:
+    def step(x, more):
         a = tf.cond(more, lambda: hvd.allreduce(x, op=hvd.Sum), lambda: x)
         b = tf.cond(more, lambda: hvd.allreduce(x, op=hvd.Sum), lambda: x)
         return a + b + hvd.allreduce(x, op=hvd.Sum)
@@ -157,11 +157,11 @@ def _nested() -> list[float]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def inner(x: Any) -> Any:
+    def inner(x):
         return hvd.allreduce(x, op=hvd.Sum) + hvd.allreduce(x, op=hvd.Sum)
 
     @tf.function
-    def outer(x: Any) -> Any:
+    def outer(x):
         return inner(x) + inner(x)
 
     x = tf.constant(float(hvd.rank() + 1))
@@ -182,7 +182,7 @@ def _hits() -> list[int]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def step(x: Any) -> Any:
+    def step(x):
         return tf.add_n([hvd.allreduce(x * float(i)) for i in range(10)])
 
     hits = []
@@ -224,7 +224,7 @@ def _shapes() -> dict[str, Any]:
             tf.TensorSpec(None, tf.float32),
         ]
     )
-    def trace(x: Any, y: Any, z: Any) -> None:
+    def trace(x, y, z):
         results = {
             "allreduce": hvd.allreduce(x),
             "grouped_allreduce": hvd.grouped_allreduce([x, tf.constant(1.0)]),
@@ -262,7 +262,7 @@ def _node_names() -> list[str]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def step(x: Any) -> None:
+    def step(x):
         hvd.allreduce(x)
         hvd.allreduce(x)
         with tf.name_scope("scope"):
@@ -301,7 +301,7 @@ def _queries() -> list[int]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def ask() -> Any:
+    def ask():
         return [
             hvd.rank_op(),
             hvd.size_op(),
@@ -329,7 +329,7 @@ def _forwarding() -> list[float]:
     variable = tf.Variable(tf.ones(1000))
 
     @tf.function
-    def step() -> Any:
+    def step():
         x = tf.ones(1000) * tf.random.uniform([], 1.0, 1.0)
         summed = hvd.allreduce(x, op=hvd.Sum)
         from_variable = hvd.allreduce(variable, op=hvd.Sum)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -33,7 +32,7 @@ def _across_worlds() -> tuple[list[float], list[Raised | None]]:
     import horovod.tensorflow as hvd
 
     @tf.function
-    def step(x: Any) -> Any:
+    def step(x):
         return hvd.allreduce(x, op=hvd.Sum, name="x")
 
     results, errors = [], [error_of(hvd.allreduce, tf.ones(1), name="x"), error_of(step, tf.ones(1))]
@@ -55,6 +54,7 @@ def test_shutdown_with_operations_in_flight(world: Workers, graph: bool) -> None
 
 def _in_flight(graph: bool) -> Raised | None:
     import threading
+    import time
 
     import tensorflow as tf
 
@@ -66,7 +66,7 @@ def _in_flight(graph: bool) -> Raised | None:
     outcome: list[Raised | None] = [None]
     if hvd.rank() == 0:
 
-        def call() -> Any:
+        def call():
             return hvd.allreduce(tf.ones(2), name="never")
 
         function = tf.function(call) if graph else call
@@ -74,7 +74,7 @@ def _in_flight(graph: bool) -> Raised | None:
         thread = threading.Thread(target=lambda: outcome.append(error_of(function)))
         thread.start()
         while plain.counters()["submitted"] == before:
-            pass
+            time.sleep(0.001)
         hvd.shutdown()
         thread.join()
     return outcome[-1]

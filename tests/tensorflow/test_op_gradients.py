@@ -25,7 +25,7 @@ def _gradients(operation: Callable[..., Any], rows: int, graph: bool) -> list[np
 
     import horovod.tensorflow as hvd
 
-    def run(x: Any) -> Any:
+    def run(x):
         with tf.GradientTape() as tape:
             tape.watch(x)
             results = operation(hvd, x)
@@ -58,7 +58,7 @@ def test_allreduce(world: Workers, graph: bool, op: int, grouped: bool) -> None:
     """The gradient is reduced like the tensor, with the same factors."""
     size = len(world.pids)
 
-    def operation(hvd: Any, x: Any) -> Any:
+    def operation(hvd, x):
         options = {"op": op, "prescale_factor": 0.5, "postscale_factor": 3.0}
         if grouped:
             return hvd.grouped_allreduce([x, 2.0 * x], **options)
@@ -75,7 +75,7 @@ def test_allgather(world: Workers, graph: bool, grouped: bool) -> None:
     """The average, of which each rank gets its own rows."""
     size = len(world.pids)
 
-    def operation(hvd: Any, x: Any) -> Any:
+    def operation(hvd, x):
         mine = x[: hvd.rank() + 1]
         return hvd.grouped_allgather([mine, mine * 3.0]) if grouped else hvd.allgather(mine)
 
@@ -109,7 +109,7 @@ def test_alltoall(world: Workers, graph: bool, splits: bool) -> None:
     size = len(world.pids)
     rows = 2 * size + 1 if splits else 2 * size
 
-    def operation(hvd: Any, x: Any) -> Any:
+    def operation(hvd, x):
         return hvd.alltoall(x, [2] * hvd.size())[0] if splits else hvd.alltoall(x)
 
     wanted = []
@@ -129,7 +129,7 @@ def test_reducescatter(world: Workers, graph: bool, op: int, grouped: bool) -> N
     """Gathered from all ranks, times their number if the result is a sum, times the factors."""
     size = len(world.pids)
 
-    def operation(hvd: Any, x: Any) -> Any:
+    def operation(hvd, x):
         options = {"op": op, "prescale_factor": 0.5, "postscale_factor": 3.0}
         if grouped:
             return hvd.grouped_reducescatter([x, x], **options)

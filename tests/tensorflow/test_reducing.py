@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +30,7 @@ def _compress(graph: bool, name: str) -> tuple[np.ndarray, np.ndarray]:
     compression = getattr(hvd.Compression, name)
     given = [np.random.default_rng(rank).standard_normal(1000).astype("f4") for rank in range(2)]
 
-    def run(x: Any) -> Any:
+    def run(x):
         return hvd.allreduce(x, op=hvd.Sum, compression=compression)
 
     result = (tf.function(run) if graph else run)(tf.constant(given[hvd.rank()]))
@@ -54,11 +53,11 @@ def _own_compression() -> list[float]:
 
     class Halved(Compressor):
         @staticmethod
-        def compress(tensor: Any) -> tuple[Any, Any]:
+        def compress(tensor):
             return tensor / 2.0, 4.0
 
         @staticmethod
-        def decompress(tensor: Any, ctx: Any) -> Any:
+        def decompress(tensor, ctx):
             return tensor * ctx
 
     x = tf.constant([float(hvd.rank() + 1)])

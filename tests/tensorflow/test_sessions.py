@@ -61,7 +61,7 @@ def _loop() -> float:
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         own = float(hvd.rank() + 1)
 
-        def body(i: Any, total: Any) -> tuple[Any, Any]:
+        def body(i, total):
             return i + 1, total + hvd.allreduce(tf.cast(i, tf.float32) * own)
 
         _, total = tf.compat.v1.while_loop(lambda i, _: i < 20, body, [tf.constant(0), tf.constant(0.0)])

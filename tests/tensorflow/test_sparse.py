@@ -38,7 +38,7 @@ def _reduce(op: int, graph: bool) -> np.ndarray:
 
     import horovod.tensorflow as hvd
 
-    def run() -> Any:
+    def run():
         return hvd.allreduce(_slices(tf, hvd.rank()), op=op)
 
     result = tf.function(run)() if graph else run()

@@ -41,8 +41,8 @@ def _refuse_xla(graph: Any, operation: str) -> None:
         return
     if GraphOrParentsInXlaContext(graph):
         raise NotImplementedError(
-            f"{operation} cannot be compiled by XLA in this version. Use jit_compile=False for the function or "
-            "model that calls it; what it calls may be compiled."
+            f"{operation} cannot be compiled by XLA in this version. Use jit_compile=False for the function "
+            "or model that calls it; what it calls may be compiled."
         )
 
 
