@@ -25,7 +25,7 @@ def test_run_eagerly(world: Workers) -> None:
     world.run(_like_one_worker, "adam", {"run_eagerly": True})
 
 
-@on_keras(2)
+@on_keras(2, kinds=("tensorflow", "tf_keras"))  # torch knows of one only
 def test_several_steps_per_execution(world: Workers) -> None:
     world.run(_like_one_worker, "sgd", {"steps_per_execution": 2})
 
