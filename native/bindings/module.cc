@@ -5,6 +5,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "adapters/current_world.h"
+#include "adapters/tensorflow.h"
 #include "bindings/memory.h"
 #include "bindings/py_engine.h"
 #include "bindings/worlds.h"
@@ -57,6 +59,18 @@ NB_MODULE(_native, m) {
         "Whether this thread runs a completion callback.");
   m.def("create_region", &khorovod::create_region, "bytes"_a,
         "Makes a sealed memfd and returns its descriptor.");
+
+  m.def(
+      "set_current_world",
+      [](const PyEngine& one, int local_rank, int local_size) {
+        khorovod::set_current_world({one.engine(), local_rank, local_size});
+      },
+      "engine"_a, "local_rank"_a, "local_size"_a,
+      "From now on the kernels of frameworks use this engine.");
+  m.def("clear_current_world", &khorovod::clear_current_world,
+        "From now on the kernels of frameworks have no engine.");
+  m.def("add_to_tensorflow", &khorovod::tensorflow::add_to_tensorflow,
+        "Adds operations to the TensorFlow that is loaded; returns why not, or ''.");
 
   nb::class_<Memory>(m, "Memory", nb::type_slots(khorovod::memory_slots()),
                      "Memory of a result; has the buffer protocol.")

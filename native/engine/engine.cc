@@ -18,10 +18,9 @@ namespace khorovod {
 namespace {
 
 // A submission that nobody waits for wakes the engine thread when this much has gathered, or after
-// this time: one wake-up per gradient would cost more than the gradients.
+// some time: one wake-up per gradient would cost more than the gradients.
 constexpr std::size_t kLazyBytes = std::size_t{256} << 10;
 constexpr std::size_t kLazyCount = 512;
-constexpr Nanoseconds kLazyTime = kMillisecond;
 
 // A sleeping driver looks up this often, at first and at most, whatever it hears.
 constexpr Nanoseconds kFirstSlice = kMillisecond;
@@ -65,7 +64,7 @@ void Engine::abandon_in_child() {
 // ---------------------------------------------------------------------------------------------------
 // Submission and waiting, from any thread
 
-Status Engine::submit(const OperationRef& operation, bool caller_waits) {
+Status Engine::submit(const OperationRef& operation, bool caller_waits, Nanoseconds patience) {
   operation->submitted = now_ns();
   operation->bytes = operation->request.bytes();
   if (operation->members == nullptr) operation->members = members(operation->request.set);
@@ -119,7 +118,7 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
   if (call_thread) {
     world_.link->wake_self();
   } else if (arm_timer) {
-    set_timer(kLazyTime);
+    set_timer(patience);
   }
   if (done_already && operation->on_done) {
     pool_.post([operation] { operation->on_done(operation->status); });
@@ -140,6 +139,28 @@ void Engine::nudge() {
     thread_called_ = true;
   }
   world_.link->wake_self();
+}
+
+std::int64_t Engine::take_unnamed_number(std::uint32_t set) {
+  const std::lock_guard lock(submit_mutex_);
+  return next_unnamed_[set]++;
+}
+
+std::int64_t Engine::next_unnamed_number(std::uint32_t set) const {
+  const std::lock_guard lock(submit_mutex_);
+  const auto found = next_unnamed_.find(set);
+  return found == next_unnamed_.end() ? 0 : found->second;
+}
+
+void Engine::skip_unnamed_numbers(std::uint32_t set, std::int64_t next) {
+  const std::lock_guard lock(submit_mutex_);
+  std::int64_t& own = next_unnamed_[set];
+  own = std::max(own, next);
+}
+
+void Engine::restart_unnamed_numbers(std::uint32_t set) {
+  const std::lock_guard lock(submit_mutex_);
+  next_unnamed_.erase(set);
 }
 
 WaitResult Engine::wait(Operation& operation) {

@@ -94,8 +94,9 @@ class Engine {
   void abandon_in_child();
 
   // Takes an operation; an error is misuse and nothing was taken. With `caller_waits` nobody is
-  // woken for it: the caller is about to wait.
-  Status submit(const OperationRef& operation, bool caller_waits);
+  // woken for it: the caller is about to wait. Else the engine thread is, after so much time.
+  Status submit(const OperationRef& operation, bool caller_waits,
+                Nanoseconds patience = kMillisecond);
 
   // Until the operation is done. kInterrupted: a signal may have come, look and wait again.
   WaitResult wait(Operation& operation);
@@ -109,6 +110,13 @@ class Engine {
   // The ranks of a process set; null if there is none with this id. Any thread.
   MembersRef members(std::uint32_t set) const;
   std::vector<MembersRef> process_sets() const;  // by id
+
+  // Operations without a name are numbered by process set, alike on all members, whichever frontend
+  // they come from. Any thread.
+  std::int64_t take_unnamed_number(std::uint32_t set);
+  std::int64_t next_unnamed_number(std::uint32_t set) const;
+  void skip_unnamed_numbers(std::uint32_t set, std::int64_t next);  // to this one at least
+  void restart_unnamed_numbers(std::uint32_t set);                  // the set is new
 
   // For the executor of handed operations.
   Handing& handing() { return handing_; }
@@ -262,6 +270,7 @@ class Engine {
   Writer alone_traces_;                                           // guarded by submit_mutex_
   std::string place_;                                             // guarded by submit_mutex_
   std::map<std::uint32_t, MembersRef> sets_;                      // guarded by submit_mutex_
+  std::map<std::uint32_t, std::int64_t> next_unnamed_;            // guarded by submit_mutex_
 
   // The state machine.
   std::mutex progress_;

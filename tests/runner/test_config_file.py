@@ -30,8 +30,6 @@ stall_check:
 logging:
   level: INFO
   with_timestamp: no
-library_options:
-  mpi_threads_disable: true
 """
 
 
@@ -51,7 +49,6 @@ def test_every_key(tmp_path):
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0",
         "HOROVOD_THREAD_AFFINITY": "0,1",
-        "HOROVOD_MPI_THREADS_DISABLE": "1",
         "HOROVOD_LOG_LEVEL": "info",
         "HOROVOD_LOG_HIDE_TIME": "1",
     }

@@ -72,6 +72,7 @@ def error_makers(who: Identity) -> tuple[Callable[[str, int], BaseException], ..
         LostPeer(who),
         _plain(EngineShutdownError),
         _plain(HorovodInternalError),
+        _plain(HorovodInternalError),
     )
 
 

@@ -90,6 +90,7 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
         dynamic = dynamic_process_sets or settings.dynamic_process_sets
         _current = replace(built, dynamic_process_sets=dynamic)
         _generations[who.job_id] = generation
+        _native.set_current_world(built.engine, who.local_rank, who.local_size)
         if who.launcher == "horovodrun":
             _check_in(launched, built.engine.plane)
         return True
@@ -125,6 +126,7 @@ def _end(last_words: str) -> None:
     global _current, _ending
     if _current is not None:
         _ending, _current = _current, None
+        _native.clear_current_world()
         _ending.engine.shutdown(last_words)
         _ending.give_up_claim()
         while _at_end:

@@ -55,6 +55,8 @@ def _mpi() -> tuple[str, bool, str]:
 def _framework(found: Found) -> tuple[str, bool, str]:
     there = found.version is not None and found.has_frontend
     note = f"{found.distribution} {found.version}" if found.version is not None else "not installed"
+    if found.route:
+        note += f"; {found.route}"
     if not found.has_frontend:
         note += "; no frontend in this version yet"
     return found.framework.name, there, note
