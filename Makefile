@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench bench-torch peers lint format \
+.PHONY: demo test test-native test-python test-sanitizers test-stress test-chaos test-restarts fuzz bench bench-torch bench-tensorflow test-tensorflow-versions peers lint format \
         wheel clean help
 
 help:  ## List the targets
@@ -22,8 +22,15 @@ demo: $(STAMPS)/package $(STAMPS)/torch  ## Train a classifier on two workers
 
 test: test-native test-python  ## Run all tests
 
-test-python: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/slurm
+test-python: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/tensorflow $(STAMPS)/slurm
 	$(PYTEST)
+
+# The core of it on other versions, each in an environment of its own. The wheel is the same.
+TENSORFLOWS ?= 2.16.2 2.18.1 2.20.0
+test-tensorflow-versions: wheel $(addprefix test-tensorflow-,$(TENSORFLOWS))  ## Tests of TensorFlow on TENSORFLOWS
+
+test-tensorflow-%: wheel
+	$(BIN)/python tools/test_tensorflow.py --version $* --environment .venv-tensorflow-$* --wheels dist
 
 test-native: test-native-release test-sanitizers  ## Unit tests of the engine, plain and under sanitizers
 
@@ -59,9 +66,12 @@ bench: $(STAMPS)/package $(STAMPS)/peers  ## Measure against Gloo, Open MPI and 
 bench-torch: $(STAMPS)/package $(STAMPS)/peers  ## Measure training steps against DDP and silent copies
 	$(BIN)/python -m benchmarks.training
 
+bench-tensorflow: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/tensorflow  ## Measure model.fit against MultiWorkerMirroredStrategy and silent copies
+	$(BIN)/python -m benchmarks.tensorflow
+
 peers: $(STAMPS)/peers  ## Install what is compared with: torch, Open MPI, MPICH
 
-lint: $(STAMPS)/package $(STAMPS)/torch  ## Check style, types and layers
+lint: $(STAMPS)/package $(STAMPS)/torch $(STAMPS)/tensorflow  ## Check style, types and layers
 	ruff check .
 	ruff format --check .
 	mypy
@@ -101,6 +111,13 @@ $(STAMPS)/package: $(STAMPS)/tools $(SOURCES)
 TORCH ?= torch==2.13.0
 $(STAMPS)/torch: $(STAMPS)/tools
 	$(PIP) "$(TORCH)"
+	touch $@
+
+# 200 MB less than the one for GPUs. Nothing is compiled against it.
+TENSORFLOW ?= tensorflow-cpu==2.21.0
+TF_KERAS ?= tf_keras==2.21.0
+$(STAMPS)/tensorflow: $(STAMPS)/tools
+	$(PIP) "$(TENSORFLOW)" "$(TF_KERAS)"
 	touch $@
 
 # Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks import procfs, steps
-from benchmarks.peers.base import Format, Library, Operation, Peer, Place
+from benchmarks.peers.base import Format, Library, Operation, Peer, Place, Recording
 
 Result = dict[str, Any]
 Ready = Callable[[], None]
@@ -50,6 +51,7 @@ class Calls:
     warmup: int = 2
     operation: Operation = "allreduce"
     format: Format = "float32"
+    recording: bool = False  # a timeline, warming up included
 
     def run(self, context: Context) -> Result:
         """Check what it gives, warm up, meet the others, and time every call."""
@@ -60,10 +62,11 @@ class Calls:
         steps.check(peer, self.operation, arrays, step()[1])
         for array in arrays:
             array.fill(0)
-        for _ in range(self.warmup):
-            step()
-        context.ready()
-        return self._measure(peer, step)
+        with _recording(peer) if self.recording else nullcontext():
+            for _ in range(self.warmup):
+                step()
+            context.ready()
+            return self._measure(peer, step)
 
     def _measure(self, peer: Peer, step: steps.Step) -> Result:
         counters = peer.counters() if isinstance(peer, Library) else {}
@@ -145,6 +148,11 @@ def unpacked(text: str) -> npt.NDArray[np.int64]:
 
 Case = Calls | Idle | Memory
 CASES: dict[str, type[Case]] = {case.kind: case for case in (Calls, Idle, Memory)}
+
+
+def _recording(peer: Peer) -> AbstractContextManager[None]:
+    assert isinstance(peer, Recording)
+    return peer.recording()
 
 
 def _compute(milliseconds: float) -> None:

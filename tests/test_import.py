@@ -56,3 +56,37 @@ def test_without_numpy_the_frontend_says_what_to_install() -> None:
     done = run("-c", code)
     assert done.returncode == 1
     assert done.stderr.rstrip().endswith(HINT)
+
+
+@pytest.mark.parametrize(
+    ("module", "missing", "hint"),
+    [
+        (
+            "horovod.tensorflow",
+            "tensorflow",
+            "horovod.tensorflow needs TensorFlow 2.16 or newer; install it with: pip",
+        ),
+        (
+            "horovod.tensorflow.keras",
+            "tensorflow",
+            "horovod.tensorflow needs TensorFlow 2.16 or newer; install it",
+        ),
+        (
+            "horovod.keras",
+            "keras",
+            "horovod.keras needs Keras 3 and a framework for it; install them with: pip",
+        ),
+    ],
+)
+def test_without_its_framework_a_frontend_says_what_to_install(module: str, missing: str, hint: str) -> None:
+    done = run("-c", f"import sys\nsys.modules[{missing!r}] = None\nimport {module}")
+    assert done.returncode == 1
+    assert f"ImportError: {hint}" in done.stderr
+
+
+def test_keras_on_what_is_not_supported() -> None:
+    """Keras itself is not needed to tell."""
+    code = "from horovod._keras.backends import backend_named\nbackend_named('jax')"
+    done = run("-c", code)
+    assert "NotImplementedError: Keras runs on jax here" in done.stderr
+    assert "KERAS_BACKEND=tensorflow" in done.stderr

@@ -1,6 +1,6 @@
 """The peers, one file each, by the name that tables and `--peers` use."""
 
-from benchmarks.peers.base import Command, Format, Job, Kind, Library, Operation, Peer, Place
+from benchmarks.peers.base import Command, Format, Job, Kind, Library, Operation, Peer, Place, Recording
 from benchmarks.peers.gloo import Gloo
 from benchmarks.peers.hvd import Hvd
 from benchmarks.peers.hvd_timeline import HvdTimeline
@@ -30,5 +30,6 @@ __all__ = [
     "Operation",
     "Peer",
     "Place",
+    "Recording",
     "by_name",
 ]

@@ -10,6 +10,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -139,6 +140,14 @@ class Compressing(Library):
     @abstractmethod
     def compressed(self, tensor: Any, name: str) -> None:
         """Allreduce a float32 tensor in place, as float16 on its way."""
+
+
+class Recording(Library):
+    """A library that can write a timeline of what it does."""
+
+    @abstractmethod
+    def recording(self) -> AbstractContextManager[None]:
+        """Record one within; an error if there is none in the end."""
 
 
 def importable(module: str) -> bool:

@@ -6,7 +6,7 @@ import importlib
 import secrets
 from typing import Any
 
-from benchmarks.peers.base import Command, Compressing, Job, Library, Place, importable, one_process_per_rank
+from benchmarks.peers.base import Command, Compressing, Job, Place, importable, one_process_per_rank
 
 
 def rank_variables(rank: int, size: int, job: str) -> dict[str, str]:
@@ -26,7 +26,6 @@ class Hvd(Compressing):
     """`import horovod.numpy as hvd`."""
 
     name = "hvd"
-    kinds = Library.kinds | {"timeline"}
 
     def missing(self) -> str | None:
         return None if importable("horovod.numpy") else "not installed"

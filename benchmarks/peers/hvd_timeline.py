@@ -1,27 +1,37 @@
-"""Khorovod while it records a timeline: what HOROVOD_TIMELINE costs, beside `hvd` without it."""
+"""Khorovod with and without a timeline, in turn in the same world: what recording one costs."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.peers.base import Command, Job
+from benchmarks.peers.base import Command, Job, Recording
 from benchmarks.peers.hvd import Hvd
 
 FILE = "timeline.json"
+SETTING = "DYNAMIC"  # records nothing before start_timeline()
 
 
-class HvdTimeline(Hvd):
-    """`hvd` with HOROVOD_TIMELINE; the file lies in the world's directory and goes with it."""
+class HvdTimeline(Hvd, Recording):
+    """`hvd` that may be asked to record; the file lies in the world's directory and goes with it."""
 
     name = "hvd-timeline"
     kinds = frozenset({"timeline"})
 
     def launch(self, job: Job) -> list[Command]:
-        recording = {"HOROVOD_TIMELINE": str(Path(job.directory) / FILE)}
-        return [replace(command, env=command.env | recording) for command in super().launch(job)]
+        setting = {"HOROVOD_TIMELINE": SETTING}
+        return [replace(command, env=command.env | setting) for command in super().launch(job)]
 
     def connect(self, directory: str) -> None:
         super().connect(directory)
-        if self.rank == 0 and not (Path(directory) / FILE).is_file():  # the job would go on without it
-            raise RuntimeError(f"HOROVOD_TIMELINE is set, but there is no {FILE} in {directory}")
+        self._file = Path(directory) / FILE
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self._hvd.start_timeline(self._file)
+        yield
+        self._hvd.stop_timeline()
+        if self.rank == 0 and "ALLREDUCE" not in self._file.read_text():
+            raise RuntimeError(f"No allreduce was recorded in {self._file}")

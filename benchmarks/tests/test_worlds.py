@@ -13,7 +13,7 @@ import pytest
 from benchmarks.cases import Calls, Idle
 from benchmarks.cli import main
 from benchmarks.peers import ALL, NAMES, Kind, Library, by_name, hvd_timeline
-from benchmarks.scenarios import halves, operations
+from benchmarks.scenarios import halves, operations, timeline
 from benchmarks.session import Options, Session
 from benchmarks.world import World, WorldFailed
 
@@ -62,9 +62,27 @@ def test_every_installed_library_sums_the_formats_that_it_names(name: str) -> No
 def test_the_timeline_peer_says_if_nothing_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := by_name("hvd-timeline").missing():
         pytest.skip(reason)
-    monkeypatch.setattr(hvd_timeline, "FILE", "no/such/directory/timeline.json")
-    with pytest.raises(WorldFailed, match=r"there is no timeline\.json"):
-        World(by_name("hvd-timeline"), 2)
+    monkeypatch.setattr(hvd_timeline, "SETTING", "")  # start_timeline() refuses then
+    with Session(Options(("hvd-timeline",), rounds=1, quick=True)) as session:
+        case = Calls(4096, recording=True)
+        (row,) = session.measure_calls("timeline", "timeline", case, 2, bytes=4096)
+    assert row.status == "failed"
+    assert "start_timeline() needs HOROVOD_TIMELINE" in row.error
+
+
+def test_the_timeline_peer_records_in_the_world_that_it_also_measures_without() -> None:
+    if reason := by_name("hvd-timeline").missing():
+        pytest.skip(reason)
+    with Session(Options(("hvd-timeline",), rounds=1, quick=True)) as session:
+        rows = timeline.run(session)
+    assert [(row.peer, row.key["tensors"]) for row in rows] == [
+        ("hvd", 100),
+        ("hvd-timeline", 100),
+        ("hvd", 1),
+        ("hvd-timeline", 1),
+    ]
+    assert [row.error for row in rows if row.status != "ok"] == []
+    assert all(row.rounds for row in rows)  # one at least, however busy the machine is
 
 
 def test_a_killed_rank_is_an_error_that_says_so() -> None:

@@ -24,12 +24,13 @@ std::byte* allocate(std::size_t bytes) {
 }  // namespace
 
 MemoryPool::~MemoryPool() {
+  if (fork_guard_.in_child()) return;
   for (const Block& block : kept_) std::free(block.memory);
 }
 
 std::shared_ptr<std::byte> MemoryPool::take(std::size_t bytes) {
   Block block{nullptr, bytes};
-  if (bytes >= kSmallest) {
+  if (bytes >= kSmallest && !fork_guard_.in_child()) {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = kept_.size(); i-- > 0;) {
       if (kept_[i].bytes != bytes) continue;
@@ -45,6 +46,10 @@ std::shared_ptr<std::byte> MemoryPool::take(std::size_t bytes) {
 }
 
 void MemoryPool::give_back(Block block) {
+  if (fork_guard_.in_child()) {
+    std::free(block.memory);
+    return;
+  }
   std::vector<Block> dropped;
   {
     const std::lock_guard lock(mutex_);

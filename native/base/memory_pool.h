@@ -1,12 +1,15 @@
 // Memory for results. Touching fresh pages for the first time costs more than a reduction, so the
 // memory of a large result that is gone is kept for the next one of its size, and what must be
-// fresh is asked for in huge pages.
+// fresh is asked for in huge pages. A forked child may let go of results, and gets no use of the
+// pool: another thread may have had its lock.
 #pragma once
 
 #include <cstddef>
 #include <memory>
 #include <mutex>
 #include <vector>
+
+#include "base/fork_guard.h"
 
 namespace khorovod {
 
@@ -30,6 +33,7 @@ class MemoryPool : public std::enable_shared_from_this<MemoryPool> {
 
   void give_back(Block block);
 
+  const ForkGuard fork_guard_;
   const std::size_t most_;
   std::mutex mutex_;
   std::vector<Block> kept_;     // the last used at the end; guarded by mutex_

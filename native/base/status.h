@@ -14,6 +14,7 @@ enum class Code : std::uint8_t {
   kPeerLost,  // a rank died or left; the world is gone
   kShutdown,  // this rank shut down
   kInternal,  // a bug or a broken peer
+  kAborted,   // what the operation needs is not there: its process set was removed, say
 };
 
 struct Status {

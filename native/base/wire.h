@@ -2,6 +2,7 @@
 // never looks past its bytes; after the first bad field it stays failed and returns zeros.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -16,15 +17,18 @@ static_assert(std::endian::native == std::endian::little);
 
 using Bytes = std::span<const std::byte>;
 
+// Of a varint: seven bits each.
+inline constexpr std::size_t kMostDigits = 10;
+
 class Writer {
  public:
   void u8(std::uint8_t value) { out_.push_back(static_cast<std::byte>(value)); }
   void varint(std::uint64_t value) {
-    while (value >= 0x80) {
-      u8(static_cast<std::uint8_t>(value | 0x80));
-      value >>= 7;
-    }
-    u8(static_cast<std::uint8_t>(value));
+    std::byte digits[kMostDigits];
+    std::size_t count = 0;
+    for (; value >= 0x80; value >>= 7) digits[count++] = static_cast<std::byte>(value | 0x80);
+    digits[count++] = static_cast<std::byte>(value);
+    raw({digits, count});
   }
   void f64(double value) {
     const auto old = out_.size();
@@ -64,10 +68,13 @@ class Reader {
   }
   std::uint64_t varint() {
     std::uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const std::uint8_t b = u8();
-      value |= static_cast<std::uint64_t>(b & 0x7f) << shift;
-      if (!(b & 0x80)) return failed_ ? 0 : value;
+    const std::size_t most = failed_ ? 0 : std::min(kMostDigits, rest_.size());
+    for (std::size_t i = 0; i < most; ++i) {
+      const auto digit = static_cast<std::uint64_t>(rest_[i]);
+      value |= (digit & 0x7f) << (7 * i);
+      if (digit >= 0x80) continue;
+      rest_ = rest_.subspan(i + 1);
+      return value;
     }
     failed_ = true;
     return 0;

@@ -5,6 +5,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "adapters/current_world.h"
+#include "adapters/tensorflow.h"
 #include "bindings/memory.h"
 #include "bindings/py_engine.h"
 #include "bindings/worlds.h"
@@ -58,6 +60,18 @@ NB_MODULE(_native, m) {
   m.def("create_region", &khorovod::create_region, "bytes"_a,
         "Makes a sealed memfd and returns its descriptor.");
 
+  m.def(
+      "set_current_world",
+      [](const PyEngine& one, int local_rank, int local_size) {
+        khorovod::set_current_world({one.engine(), local_rank, local_size});
+      },
+      "engine"_a, "local_rank"_a, "local_size"_a,
+      "From now on the kernels of frameworks use this engine.");
+  m.def("clear_current_world", &khorovod::clear_current_world,
+        "From now on the kernels of frameworks have no engine.");
+  m.def("add_to_tensorflow", &khorovod::tensorflow::add_to_tensorflow,
+        "Adds operations to the TensorFlow that is loaded; returns why not, or ''.");
+
   nb::class_<Memory>(m, "Memory", nb::type_slots(khorovod::memory_slots()),
                      "Memory of a result; has the buffer protocol.")
       .def("__len__", [](const Memory& memory) { return memory.size; });
@@ -69,10 +83,12 @@ NB_MODULE(_native, m) {
       .def_static(
           "shm", &khorovod::make_engine_shm, "rank"_a, "size"_a, "region_fd"_a, "wake_fd"_a,
           "eventfds"_a, "peers"_a, "options"_a, "errors"_a, "observer"_a,
+          "mpi"_a.none() = nb::none(),
           "Ranks that share memory. Takes ownership of wake_fd, eventfds and the pidfds in peers.")
       .def_static(
           "tcp", &khorovod::make_engine_tcp, "rank"_a, "size"_a, "wake_fd"_a, "control_fds"_a,
           "data_fds"_a, "peers"_a, "options"_a, "errors"_a, "observer"_a,
+          "mpi"_a.none() = nb::none(),
           "Ranks that talk over sockets. Takes ownership of all descriptors; -1 for the own rank.")
       .def_prop_ro("rank", &PyEngine::rank)
       .def_prop_ro("size", &PyEngine::size)

@@ -71,13 +71,13 @@ Observer observer_from(const nb::tuple& given) {
 }  // namespace
 
 PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors, nb::tuple observer)
-    : engine_(std::make_unique<Engine>(std::move(world), options, observer_from(observer))),
+    : engine_(std::make_shared<Engine>(std::move(world), options, observer_from(observer))),
       errors_(std::move(errors)) {}
 
 PyEngine::~PyEngine() {
   if (engine_->in_forked_child()) {
     // Its threads are the parent's, its locks may be held for ever: leave it alone.
-    static_cast<void>(engine_.release());
+    static_cast<void>(new std::shared_ptr<Engine>(std::move(engine_)));
     return;
   }
   shutdown();

@@ -32,6 +32,7 @@ class PyEngine {
   int rank() const { return engine_->rank(); }
   int size() const { return engine_->size(); }
   const char* plane() const { return engine_->plane_name(); }
+  const std::shared_ptr<Engine>& engine() const { return engine_; }
 
   // An operation and the Python objects that its memory belongs to.
   struct Pending {
@@ -117,9 +118,12 @@ class PyEngine {
   void add_input(Pending& pending, const nanobind::object& input);
   void add_inputs(Pending& pending, const nanobind::list& inputs);
   void allocate_results(Pending& pending, nanobind::object wrap);
-  void set_reduction(Request& request, int op, double prescale, double postscale, int compression);
+  void set_reduction(Request& request, int op, double prescale, double postscale,
+                     int compression) const;
   void check_reducible(const Request& request) const;
-  void set_root(Pending& pending, int root);
+  void need_rows(const Request& request, const char* operation) const;
+  void set_splits(Pending& pending, const nanobind::object& splits) const;
+  void set_root(Pending& pending, int root) const;
   void set_name(Request& request, const char* prefix, const nanobind::object& name);
   nanobind::object result_of(Pending& pending);
   nanobind::object tensor_of(Pending& pending, std::size_t part, std::int64_t rows) const;
@@ -131,23 +135,16 @@ class PyEngine {
   void release_finished();
   void take_finished_orphans(std::vector<PendingRef>& finished);
 
-  std::unique_ptr<Engine> engine_;
+  std::shared_ptr<Engine> engine_;  // native adapters may have a reference
   nanobind::tuple errors_;
   std::shared_ptr<MemoryPool> pool_ = std::make_shared<MemoryPool>();
   bool ended_ = false;  // shutdown() was called
   std::int64_t next_handle_ = 1;
-  // Counts alike on all members of a process set, whichever of them use handles.
-  std::unordered_map<std::uint32_t, std::int64_t> next_unnamed_;
   std::unordered_map<std::int64_t, PendingRef> pending_;
   std::atomic<int> waiters_{0};  // threads in wait(), until they have the GIL back
   std::vector<PendingRef>
       orphans_;  // interrupted waits: kept until the engine is done with the memory
 };
-
-// What the arguments mean: the rows that go to each member; and that tensors have rows at all.
-std::vector<std::int64_t> splits_from(const nanobind::object& splits, std::int64_t rows,
-                                      int members);
-void need_rows(const Request& request, const char* operation);
 
 void define_handed_work(nanobind::module_& m);
 

@@ -71,10 +71,7 @@ std::int64_t PyEngine::submit_handed(const std::string& kind, nb::object name,
   if (request.sizes_vary() || request.kind == OpKind::kReducescatter) {
     need_rows(request, kind.c_str());
   }
-  if (request.kind == OpKind::kAlltoall) {
-    request.numbers =
-        splits_from(splits, request.tensors.front().rows(), operation.members->size());
-  }
+  if (request.kind == OpKind::kAlltoall) set_splits(*pending, splits);
   if (request.kind == OpKind::kAllreduce || request.kind == OpKind::kReducescatter) {
     check_reducible(request);
   }

@@ -1,7 +1,6 @@
 // What the arguments of Python's operations mean, and what results they get.
-#include <cmath>
-
 #include "bindings/py_engine.h"
+#include "engine/misuse.h"
 
 namespace nb = nanobind;
 
@@ -13,43 +12,17 @@ namespace {
 
 }  // namespace
 
-void need_rows(const Request& request, const char* operation) {
-  for (const TensorSpec& tensor : request.tensors) {
-    if (tensor.shape.empty()) {
-      refuse(std::string(operation) +
-             " works along the first dimension, but the tensor is a scalar; give it one, for "
-             "example with reshape(1)");
-    }
-  }
+void PyEngine::need_rows(const Request& request, const char* operation) const {
+  check(check_rows(request, operation));
 }
 
-// The rows that go to each member: as asked for, or the same to each.
-std::vector<std::int64_t> splits_from(const nb::object& splits, std::int64_t rows, int members) {
-  std::vector<std::int64_t> result;
-  if (splits.is_none()) {
-    if (rows % members != 0) {
-      refuse("alltoall without splits needs a first dimension that the " + std::to_string(members) +
-             " ranks can divide, not " + std::to_string(rows));
-    }
-    result.assign(static_cast<std::size_t>(members), rows / members);
-    return result;
+void PyEngine::set_splits(Pending& pending, const nb::object& splits) const {
+  std::optional<std::vector<std::int64_t>> given;
+  if (!splits.is_none()) {
+    given.emplace();
+    for (const nb::handle item : splits) given->push_back(nb::cast<std::int64_t>(item));
   }
-  std::int64_t total = 0;
-  for (const nb::handle item : splits) {
-    const auto count = nb::cast<std::int64_t>(item);
-    if (count < 0) refuse("The splits of an alltoall must not be negative");
-    result.push_back(count);
-    if (count > rows - total) {
-      refuse("The splits of an alltoall add up to more than the first dimension, " +
-             std::to_string(rows));
-    }
-    total += count;
-  }
-  if (result.size() != static_cast<std::size_t>(members)) {
-    refuse("alltoall needs as many splits as there are ranks, " + std::to_string(members) +
-           ", not " + std::to_string(result.size()));
-  }
-  return result;
+  check(put_splits_in(pending.operation->request, given, pending.operation->members->size()));
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -115,8 +88,7 @@ PyEngine::PendingRef PyEngine::alltoall(nb::object name, nb::object input, nb::o
   allocate_results(*pending, std::move(wrap));
   Request& request = pending->operation->request;
   need_rows(request, "alltoall");
-  request.numbers =
-      splits_from(splits, request.tensors.front().rows(), pending->operation->members->size());
+  set_splits(*pending, splits);
   set_name(request, "alltoall", name);
   return pending;
 }
@@ -160,7 +132,7 @@ PyEngine::PendingRef PyEngine::join() {
   Request& request = pending->operation->request;
   request.name = "join.noname";
   request.cacheable = false;
-  request.numbers = {next_unnamed_[0]};
+  request.numbers = {engine_->next_unnamed_number(0)};
   return pending;
 }
 
@@ -202,14 +174,7 @@ PyEngine::PendingRef PyEngine::prepare(OpKind kind, SetId id) {
   operation.request.kind = kind;
   operation.request.set = set;
   operation.members = engine_->members(set);
-  if (operation.members == nullptr) {
-    refuse("There is no process set with the id " + std::to_string(set) +
-           "; register it with add_process_set() or init(process_sets=...)");
-  }
-  if (!operation.members->contains(rank())) {
-    refuse("Rank " + std::to_string(rank()) + " is not in process set " + std::to_string(set) +
-           "; only its members may call this");
-  }
+  check(check_members(operation.members, set, rank()));
   return pending;
 }
 
@@ -279,58 +244,24 @@ void PyEngine::allocate_results(Pending& pending, nb::object wrap) {
   };
 }
 
-void PyEngine::set_root(Pending& pending, int root) {
-  Request& request = pending.operation->request;
-  if (!pending.operation->members->contains(root)) {
-    refuse("The root rank is " + std::to_string(root) +
-           (request.set == 0 ? ", but the ranks are 0 to " + std::to_string(size() - 1)
-                             : ", which is not in process set " + std::to_string(request.set) +
-                                   "; the root is a rank of the whole job"));
-  }
-  request.root = root;
+void PyEngine::set_root(Pending& pending, int root) const {
+  check(put_root_in(pending.operation->request, *pending.operation->members, root));
 }
 
 void PyEngine::set_reduction(Request& request, int op, double prescale, double postscale,
-                             int compression) {
-  if (op < 0 || op >= kReduceOpCount) refuse("The reduction " + std::to_string(op) + " is unknown");
-  if (compression < 0 || compression >= kCompressionCount) refuse("The compression is unknown");
-  if (!std::isfinite(prescale) || !std::isfinite(postscale)) {
-    refuse("prescale_factor and postscale_factor must be finite numbers");
-  }
-  request.reduce = static_cast<ReduceOp>(op);
-  request.prescale = prescale;
-  request.postscale = postscale;
-  request.compression = static_cast<Compression>(compression);
+                             int compression) const {
+  check(put_reduction_in(request, op, prescale, postscale, compression));
 }
 
 void PyEngine::check_reducible(const Request& request) const {
-  const ReduceOp op = request.reduce;
-  if (request.kind == OpKind::kReducescatter && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
-    check(Status::error(Code::kInternal, std::string("reducescatter can do Sum and Average, not ") +
-                                             reduce_op_name(op) +
-                                             "; allreduce can, and each rank takes its rows"));
-  }
-  for (const TensorSpec& tensor : request.tensors) {
-    if (op == ReduceOp::kAdasum && !dtype_is_float(tensor.dtype)) {
-      refuse(std::string("Adasum needs floating-point tensors, not ") + dtype_name(tensor.dtype));
-    }
-    if (tensor.dtype != DType::kBool) continue;
-    if (op != ReduceOp::kMin && op != ReduceOp::kMax) {
-      refuse(std::string(reduce_op_name(op)) +
-             " of bool has no meaning that all would expect; use Min for 'and', Max for 'or', or "
-             "convert to an integer type");
-    }
-    if (request.prescale != 1.0 || request.postscale != 1.0) {
-      refuse("bool tensors cannot be scaled");
-    }
-  }
+  check(khorovod::check_reducible(request));
 }
 
 void PyEngine::set_name(Request& request, const char* prefix, const nb::object& name) {
   if (name.is_none()) {
     // Matches across ranks by the order of calls: only what is unnamed and sound counts, whether
     // the rank waits for it or not. Never comes again, so there is nothing to cache.
-    request.name = Request::unnamed_name(next_unnamed_[request.set]++);
+    request.name = Request::unnamed_name(engine_->take_unnamed_number(request.set));
     request.cacheable = false;
   } else {
     const nb::str text(name);
@@ -378,13 +309,13 @@ nb::object PyEngine::result_of(Pending& pending) {
       return nb::make_tuple(tensor_of(pending, 0, rows), received);
     }
     case OpKind::kJoin:
-      next_unnamed_[0] = std::max(next_unnamed_[0], numbers[1]);
+      engine_->skip_unnamed_numbers(0, numbers[1]);
       return nb::int_(numbers.front());
     case OpKind::kAddProcessSets: {
       nb::list ids;
       for (const auto id : numbers) {
         ids.append(id);
-        next_unnamed_.erase(static_cast<std::uint32_t>(id));
+        engine_->restart_unnamed_numbers(static_cast<std::uint32_t>(id));
       }
       return std::move(ids);
     }

@@ -2,10 +2,12 @@
 
 #include <nanobind/stl/string.h>
 
+#include "engine/mpi_world.h"
 #include "engine/shm_world.h"
 #include "engine/tcp_world.h"
 #include "shm/domain.h"
 #include "shm/region.h"
+#include "transport/mpi_library.h"
 
 namespace nb = nanobind;
 
@@ -57,6 +59,15 @@ void raise_os_error(const Status& status) {
   throw nb::python_error();
 }
 
+void use_mpi(World& world, const MpiTuple& mpi) {
+  const auto& [module, bytes, comm, byte, tag] = mpi;
+  std::unique_ptr<MessagePassing> library;
+  if (const Status status = open_mpi_library({module, bytes, comm, byte}, library); !status.ok()) {
+    raise_os_error(status);
+  }
+  use_mpi_plane(world, std::move(library), tag);
+}
+
 }  // namespace
 
 int create_region(std::size_t bytes) {
@@ -71,7 +82,7 @@ PyEngine* make_engine_alone(const nb::dict& options, nb::tuple errors) {
 
 PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::vector<int> eventfds,
                           std::vector<PeerTuple> peers, const nb::dict& options, nb::tuple errors,
-                          nb::tuple observer) {
+                          nb::tuple observer, const std::optional<MpiTuple>& mpi) {
   // From here on the descriptors are owned, whatever goes wrong.
   UniqueFd wake(wake_fd);
   std::vector<UniqueFd> bells = owned(eventfds);
@@ -81,16 +92,22 @@ PyEngine* make_engine_shm(int rank, int size, int region_fd, int wake_fd, std::v
       !status.ok()) {
     raise_os_error(status);
   }
-  return new PyEngine(make_shm_world(rank, size, std::move(region), std::move(wake),
-                                     std::move(bells), std::move(others)),
-                      options_from(options), std::move(errors), std::move(observer));
+  World world = make_shm_world(rank, size, std::move(region), std::move(wake), std::move(bells),
+                               std::move(others));
+  if (mpi.has_value()) use_mpi(world, *mpi);
+  return new PyEngine(std::move(world), options_from(options), std::move(errors),
+                      std::move(observer));
 }
 
 PyEngine* make_engine_tcp(int rank, int size, int wake_fd, std::vector<int> control_fds,
                           std::vector<int> data_fds, std::vector<PeerTuple> peers,
-                          const nb::dict& options, nb::tuple errors, nb::tuple observer) {
-  World world = make_tcp_world(rank, size, UniqueFd(wake_fd), owned(control_fds), owned(data_fds),
+                          const nb::dict& options, nb::tuple errors, nb::tuple observer,
+                          const std::optional<MpiTuple>& mpi) {
+  std::vector<UniqueFd> data = owned(data_fds);
+  if (mpi.has_value()) data.clear();  // nobody needs these connections
+  World world = make_tcp_world(rank, size, UniqueFd(wake_fd), owned(control_fds), std::move(data),
                                peers_from(peers));
+  if (mpi.has_value()) use_mpi(world, *mpi);
   return new PyEngine(std::move(world), options_from(options), std::move(errors),
                       std::move(observer));
 }

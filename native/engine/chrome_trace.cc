@@ -1,6 +1,7 @@
 #include "engine/chrome_trace.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 
 namespace khorovod {
@@ -27,9 +28,16 @@ std::size_t utf8_length(std::string_view text) {
   return length;
 }
 
-bool is_plain(char c) {
-  const auto byte = static_cast<std::uint8_t>(c);
-  return byte >= 0x20 && byte < 0x7f && c != '"' && c != '\\';
+// Whether a character stands for itself in JSON; a table, as it is asked for every one of them.
+constexpr auto kPlain = [] {
+  std::array<bool, 256> plain{};
+  for (std::size_t c = 0x20; c < 0x7f; ++c) plain[c] = c != '"' && c != '\\';
+  return plain;
+}();
+bool is_plain(char c) { return kPlain[static_cast<std::uint8_t>(c)]; }
+
+std::string place_of(int pid, int tid) {
+  return R"(","pid":)" + std::to_string(pid) + R"(,"tid":)" + std::to_string(tid);
 }
 
 }  // namespace
@@ -55,7 +63,7 @@ bool ChromeTrace::add(int rank, const Trace& trace) {
 }
 
 void ChromeTrace::add_operation(int rank, const OperationTrace& trace) {
-  Row lane = row(tensor(trace.name), rank);
+  Row& lane = row(tensor(trace.name), rank);
   if (trace.planned == 0) {  // it failed before: rank 0 has drawn at most a part of that
     begin(lane, trace.submitted, "NEGOTIATE_", trace.operation);
     end_operation(lane, trace.done, trace);
@@ -79,15 +87,15 @@ void ChromeTrace::add_operation(int rank, const OperationTrace& trace) {
 
 void ChromeTrace::add_ready(const ReadyTrace& trace) {
   if (trace.ranks.empty()) return;
-  Row lane = row(tensor(trace.name), 0);
+  Row& lane = row(tensor(trace.name), 0);
   auto ranks = trace.ranks;
-  std::stable_sort(ranks.begin(), ranks.end(),
-                   [](const auto& a, const auto& b) { return a.second < b.second; });
+  std::sort(ranks.begin(), ranks.end(), [](const auto& a, const auto& b) {
+    return std::pair(a.second, a.first) < std::pair(b.second, b.first);
+  });
   begin(lane, ranks.front().second, "NEGOTIATE_", trace.operation);
   for (const auto& [rank, at] : ranks) {
-    open_event('X', lane.pid, lane.tid);
-    put_time(lane, at);
-    put(R"(,"dur":0,"name":")");
+    open_event('X', lane.place);
+    put_time(lane, at, R"(,"dur":0,"name":")");
     put_number(rank);
     put("\"}");
   }
@@ -96,9 +104,8 @@ void ChromeTrace::add_ready(const ReadyTrace& trace) {
 
 void ChromeTrace::add_cycle(const CycleTrace& trace) {
   if (cycles_pid_ == 0) name_process(cycles_pid_ = ++processes_, "cycles");
-  open_event('i', cycles_pid_, 0);
-  put_time(std::max<Nanoseconds>(0, trace.at - start_));
-  put(R"(,"name":"CYCLE_START","s":"g"})");
+  open_event('i', place_of(cycles_pid_, 0));
+  put_time(std::max<Nanoseconds>(0, trace.at - start_), R"(,"name":"CYCLE_START","s":"g"})");
 }
 
 ChromeTrace::Tensor& ChromeTrace::tensor(const std::string& name) {
@@ -107,49 +114,48 @@ ChromeTrace::Tensor& ChromeTrace::tensor(const std::string& name) {
   return found->second;
 }
 
-ChromeTrace::Row ChromeTrace::row(Tensor& tensor, int rank) {
+ChromeTrace::Row& ChromeTrace::row(Tensor& tensor, int rank) {
   const auto index = static_cast<std::size_t>(rank);
-  if (tensor.lanes.size() <= index) tensor.lanes.resize(index + 1, -1);
-  if (tensor.lanes[index] < 0) {
-    tensor.lanes[index] = 0;
-    open_event('M', tensor.pid, rank);
+  if (tensor.rows.size() <= index) tensor.rows.resize(index + 1);
+  Row& found = tensor.rows[index];
+  if (found.place.empty()) {
+    found.place = place_of(tensor.pid, rank);
+    open_event('M', found.place);
     put(R"(,"name":"thread_name","args":{"name":"rank )");
     put_number(rank);
     put("\"}}");
   }
-  return {tensor.pid, rank, tensor.lanes[index]};
+  return found;
 }
 
 void ChromeTrace::name_process(int pid, std::string_view name) {
-  open_event('M', pid, 0);
+  const std::string place = place_of(pid, 0);
+  open_event('M', place);
   put(R"(,"name":"process_name","args":{"name":")");
   put_escaped(name);
   put("\"}}");
-  open_event('M', pid, 0);
+  open_event('M', place);
   put(R"(,"name":"process_sort_index","args":{"sort_index":)");
   put_number(pid);
   put("}}");
 }
 
 void ChromeTrace::begin(Row& row, Nanoseconds at, std::string_view prefix, std::string_view name) {
-  open_event('B', row.pid, row.tid);
-  put_time(row, at);
-  put(R"(,"name":")");
+  open_event('B', row.place);
+  put_time(row, at, R"(,"name":")");
   put(prefix);
   put_escaped(name);
   put("\"}");
 }
 
 void ChromeTrace::end(Row& row, Nanoseconds at) {
-  open_event('E', row.pid, row.tid);
-  put_time(row, at);
-  put("}");
+  open_event('E', row.place);
+  put_time(row, at, "}");
 }
 
 void ChromeTrace::end_operation(Row& row, Nanoseconds at, const OperationTrace& trace) {
-  open_event('E', row.pid, row.tid);
-  put_time(row, at);
-  put(R"(,"args":{"dtype":")");
+  open_event('E', row.place);
+  put_time(row, at, R"(,"args":{"dtype":")");
   put_escaped(trace.dtype);
   put(R"(","shape":"[)");
   for (std::size_t i = 0; i < trace.shape.size(); ++i) {
@@ -159,29 +165,33 @@ void ChromeTrace::end_operation(Row& row, Nanoseconds at, const OperationTrace& 
   put(trace.failed ? R"(]","error":true}})" : R"(]"}})");
 }
 
-void ChromeTrace::open_event(char phase, int pid, int tid) {
+void ChromeTrace::open_event(char phase, std::string_view place) {
   put(R"(,
 {"ph":")");
   text_ += phase;
-  put(R"(","pid":)");
-  put_number(pid);
-  put(R"(,"tid":)");
-  put_number(tid);
+  put(place);
 }
 
-void ChromeTrace::put_time(Row& row, Nanoseconds at) {
+void ChromeTrace::put_time(Row& row, Nanoseconds at, std::string_view next) {
   row.last = std::max(row.last, at - start_);
-  put_time(row.last);
+  put_time(row.last, next);
 }
 
-void ChromeTrace::put_time(Nanoseconds since_start) {
+void ChromeTrace::put_time(Nanoseconds since_start, std::string_view next) {
+  if (since_start != put_last_) {  // often several events at once
+    put_last_ = since_start;
+    char text[32];
+    char* at = std::to_chars(text, text + sizeof text, since_start / kMicrosecond).ptr;
+    const auto rest = static_cast<int>(since_start % kMicrosecond);
+    *at++ = '.';
+    for (const int digit : {rest / 100, rest / 10 % 10, rest % 10}) {
+      *at++ = static_cast<char>('0' + digit);
+    }
+    last_time_.assign(text, at);
+  }
   put(R"(,"ts":)");
-  put_number(since_start / kMicrosecond);
-  const auto rest = static_cast<int>(since_start % kMicrosecond);
-  const char digits[] = {'.', static_cast<char>('0' + rest / 100),
-                         static_cast<char>('0' + rest / 10 % 10),
-                         static_cast<char>('0' + rest % 10)};
-  put({digits, sizeof digits});
+  put(last_time_);
+  put(next);
 }
 
 void ChromeTrace::put_number(std::int64_t number) {

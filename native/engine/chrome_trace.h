@@ -26,15 +26,14 @@ class ChromeTrace {
   std::string& text() { return text_; }
 
  private:
-  struct Tensor {
-    int pid = 0;
-    std::vector<Nanoseconds> lanes;  // by rank: when its last event was, -1: has no row yet
-  };
   // A row of the picture: a tensor on a rank.
   struct Row {
-    int pid;
-    int tid;
-    Nanoseconds& last;
+    std::string place;     // what its events say of that; empty: the row is new
+    Nanoseconds last = 0;  // when its last event was
+  };
+  struct Tensor {
+    int pid = 0;
+    std::vector<Row> rows;  // by rank
   };
 
   void add_operation(int rank, const OperationTrace& trace);
@@ -42,16 +41,16 @@ class ChromeTrace {
   void add_cycle(const CycleTrace& trace);
 
   Tensor& tensor(const std::string& name);
-  Row row(Tensor& tensor, int rank);
+  Row& row(Tensor& tensor, int rank);
   void name_process(int pid, std::string_view name);
 
   void begin(Row& row, Nanoseconds at, std::string_view prefix, std::string_view name);
   void end(Row& row, Nanoseconds at);
   void end_operation(Row& row, Nanoseconds at, const OperationTrace& trace);
 
-  void open_event(char phase, int pid, int tid);
-  void put_time(Row& row, Nanoseconds at);
-  void put_time(Nanoseconds since_start);
+  void open_event(char phase, std::string_view place);
+  void put_time(Row& row, Nanoseconds at, std::string_view next);
+  void put_time(Nanoseconds since_start, std::string_view next);
   void put(std::string_view text) { text_ += text; }
   void put_number(std::int64_t number);
   void put_escaped(std::string_view text);
@@ -60,7 +59,9 @@ class ChromeTrace {
   const bool mark_cycles_;
   std::unordered_map<std::string, Tensor> tensors_;
   int processes_ = 0;
-  int cycles_pid_ = 0;  // 0: none yet
+  int cycles_pid_ = 0;           // 0: none yet
+  Nanoseconds put_last_ = -1;    // the time put last,
+  std::string last_time_ = "0";  // and its text
   std::string text_;
 };
 

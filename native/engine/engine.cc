@@ -18,10 +18,9 @@ namespace khorovod {
 namespace {
 
 // A submission that nobody waits for wakes the engine thread when this much has gathered, or after
-// this time: one wake-up per gradient would cost more than the gradients.
+// some time: one wake-up per gradient would cost more than the gradients.
 constexpr std::size_t kLazyBytes = std::size_t{256} << 10;
 constexpr std::size_t kLazyCount = 512;
-constexpr Nanoseconds kLazyTime = kMillisecond;
 
 // A sleeping driver looks up this often, at first and at most, whatever it hears.
 constexpr Nanoseconds kFirstSlice = kMillisecond;
@@ -65,7 +64,7 @@ void Engine::abandon_in_child() {
 // ---------------------------------------------------------------------------------------------------
 // Submission and waiting, from any thread
 
-Status Engine::submit(const OperationRef& operation, bool caller_waits) {
+Status Engine::submit(const OperationRef& operation, bool caller_waits, Nanoseconds patience) {
   operation->submitted = now_ns();
   operation->bytes = operation->request.bytes();
   if (operation->members == nullptr) operation->members = members(operation->request.set);
@@ -119,7 +118,7 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits) {
   if (call_thread) {
     world_.link->wake_self();
   } else if (arm_timer) {
-    set_timer(kLazyTime);
+    set_timer(patience);
   }
   if (done_already && operation->on_done) {
     pool_.post([operation] { operation->on_done(operation->status); });
@@ -140,6 +139,28 @@ void Engine::nudge() {
     thread_called_ = true;
   }
   world_.link->wake_self();
+}
+
+std::int64_t Engine::take_unnamed_number(std::uint32_t set) {
+  const std::lock_guard lock(submit_mutex_);
+  return next_unnamed_[set]++;
+}
+
+std::int64_t Engine::next_unnamed_number(std::uint32_t set) const {
+  const std::lock_guard lock(submit_mutex_);
+  const auto found = next_unnamed_.find(set);
+  return found == next_unnamed_.end() ? 0 : found->second;
+}
+
+void Engine::skip_unnamed_numbers(std::uint32_t set, std::int64_t next) {
+  const std::lock_guard lock(submit_mutex_);
+  std::int64_t& own = next_unnamed_[set];
+  own = std::max(own, next);
+}
+
+void Engine::restart_unnamed_numbers(std::uint32_t set) {
+  const std::lock_guard lock(submit_mutex_);
+  next_unnamed_.erase(set);
 }
 
 WaitResult Engine::wait(Operation& operation) {
@@ -241,6 +262,10 @@ WaitResult Engine::drive(Operation& operation) {
       if (now_ns() - began < kLongestSlice) continue;
       break;  // a long transfer: let the caller look for signals
     }
+    if (world_.plane->polls()) {
+      if (pause_polling(mark) && now_ns() - began < kLongestSlice) continue;
+      break;
+    }
     fds_.clear();
     world_.plane->wanted_fds(fds_);
     if (fds_.empty() && spin_for_news(mark))
@@ -282,6 +307,18 @@ bool Engine::spin_for_news(std::uint32_t mark) const {
   return false;
 }
 
+// Until it is time to ask the plane again; false if a signal came.
+bool Engine::pause_polling(std::uint32_t mark) {
+  const Nanoseconds pause = poll_pause(now_ns() - stirred_, options_.spin);
+  if (pause == 0) {
+    if (options_.spin == 0) std::this_thread::yield();  // others want this core
+    return true;
+  }
+  fds_.clear();
+  add(counters_.sleeps, 1);
+  return world_.link->sleep(mark, wanted_news(), fds_, pause) != Wakeup::kInterrupted;
+}
+
 // The driver goes; from here on news wakes the engine thread. False: there is some to look at
 // first.
 bool Engine::hand_over(std::uint32_t mark) {
@@ -289,7 +326,7 @@ bool Engine::hand_over(std::uint32_t mark) {
   fds_.clear();
   world_.link->wanted_fds(fds_);
   // Over sockets the engine thread stayed away from them while a caller was driving.
-  if (busy() && !fds_.empty()) thread_needed_ = true;
+  if (busy() && (!fds_.empty() || world_.plane->polls())) thread_needed_ = true;
   return true;
 }
 
@@ -354,6 +391,7 @@ bool Engine::try_step() {
     }
     moved |= advanced;
   }
+  if (moved) stirred_ = now_ns();
   publish_finished();
   if (account_due_.load(std::memory_order_relaxed) && account_due_.exchange(false)) send_account();
   if (options_.stall.warn > 0 && began >= next_look_) watch(began);

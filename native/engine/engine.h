@@ -28,6 +28,7 @@
 #include "engine/negotiator.h"
 #include "engine/op_key.h"
 #include "engine/operation.h"
+#include "engine/polling.h"
 #include "engine/stall.h"
 #include "engine/timeline.h"
 #include "planes/data_plane.h"
@@ -93,8 +94,9 @@ class Engine {
   void abandon_in_child();
 
   // Takes an operation; an error is misuse and nothing was taken. With `caller_waits` nobody is
-  // woken for it: the caller is about to wait.
-  Status submit(const OperationRef& operation, bool caller_waits);
+  // woken for it: the caller is about to wait. Else the engine thread is, after so much time.
+  Status submit(const OperationRef& operation, bool caller_waits,
+                Nanoseconds patience = kMillisecond);
 
   // Until the operation is done. kInterrupted: a signal may have come, look and wait again.
   WaitResult wait(Operation& operation);
@@ -108,6 +110,13 @@ class Engine {
   // The ranks of a process set; null if there is none with this id. Any thread.
   MembersRef members(std::uint32_t set) const;
   std::vector<MembersRef> process_sets() const;  // by id
+
+  // Operations without a name are numbered by process set, alike on all members, whichever frontend
+  // they come from. Any thread.
+  std::int64_t take_unnamed_number(std::uint32_t set);
+  std::int64_t next_unnamed_number(std::uint32_t set) const;
+  void skip_unnamed_numbers(std::uint32_t set, std::int64_t next);  // to this one at least
+  void restart_unnamed_numbers(std::uint32_t set);                  // the set is new
 
   // For the executor of handed operations.
   Handing& handing() { return handing_; }
@@ -136,6 +145,7 @@ class Engine {
   // -- Called with the progress lock held.
   WaitResult drive(Operation& operation);
   bool spin_for_news(std::uint32_t mark) const;
+  bool pause_polling(std::uint32_t mark);
   bool step();
   bool try_step();
   bool receive();
@@ -220,8 +230,13 @@ class Engine {
   std::vector<StalledTensor> stalled_tensors(const Inquest& inquest, Nanoseconds now) const;
 
   // -- The engine thread.
+  struct Vigil {                    // what it waits for, beside descriptors
+    Nanoseconds look_at = 0;        // a time to look for stalls; 0: nothing waits
+    Nanoseconds poll_after = kAny;  // time from now to ask the plane again
+    static constexpr Nanoseconds kAny = -1;
+  };
   void run_thread();
-  Nanoseconds drive_from_thread(std::vector<pollfd>& sockets);
+  Vigil drive_from_thread(std::vector<pollfd>& sockets);
   void notice_deaths(const std::vector<pollfd>& fds);
 
   // -- Tracing; with the progress lock held.
@@ -255,6 +270,7 @@ class Engine {
   Writer alone_traces_;                                           // guarded by submit_mutex_
   std::string place_;                                             // guarded by submit_mutex_
   std::map<std::uint32_t, MembersRef> sets_;                      // guarded by submit_mutex_
+  std::map<std::uint32_t, std::int64_t> next_unnamed_;            // guarded by submit_mutex_
 
   // The state machine.
   std::mutex progress_;
@@ -291,6 +307,7 @@ class Engine {
   StallClock plane_clock_{options_.stall};
   Nanoseconds next_look_ = 0;
   Nanoseconds last_moved_ = 0;     // when the plane did something last
+  Nanoseconds stirred_ = 0;        // when a step did anything last
   Nanoseconds last_stand_in_ = 0;  // when this rank, having joined, helped others last
   Nanoseconds unheard_since_ = 0;  // a complaint that the coordinator has not answered; 0: none
   bool unheard_final_ = false;

@@ -8,8 +8,8 @@ namespace khorovod {
 // Whether the plane is stuck for good: it waits for a rank that has left, and did not leave
 // anything behind that would move it on.
 bool Engine::stuck_on_departed(int& blocker) {
-  blocker = world_.plane->wanted_news().from;
-  if (blocker < 0 || !world_.link->has_left(blocker)) return false;
+  blocker = world_.plane->awaited_in_vain([this](int rank) { return world_.link->has_left(rank); });
+  if (blocker < 0) return false;
   const bool moved = advance_plane();
   publish_finished();
   return !moved;

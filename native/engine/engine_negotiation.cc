@@ -96,7 +96,7 @@ void Engine::announce(const OperationRef& operation, std::size_t& inline_budget)
   ++waiting_;
   if (request.set != 0 && members(request.set) != operation->members) {
     return complete(operation,
-                    Status::error(Code::kInternal,
+                    Status::error(Code::kAborted,
                                   "Process set " + std::to_string(request.set) + " was removed"));
   }
   if (request.kind == OpKind::kJoin) joined_ = operation;

@@ -149,8 +149,8 @@ void Engine::fail_operations_of(std::uint32_t set) {
   }
   for (OperationRef& operation : lost) {
     complete(std::move(operation),
-             Status::error(Code::kInternal, "Process set " + std::to_string(set) +
-                                                " was removed while the operation was pending"));
+             Status::error(Code::kAborted, "Process set " + std::to_string(set) +
+                                               " was removed while the operation was pending"));
   }
 }
 

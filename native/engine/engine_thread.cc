@@ -9,16 +9,21 @@ namespace khorovod {
 
 namespace {
 
-// After this many milliseconds the engine thread looks whether the caller that drove has gone.
-constexpr int kAwayTime = 200;
+// After this time the engine thread looks whether the caller that drove has gone.
+constexpr Nanoseconds kAwayTime = 200 * kMillisecond;
 
-// While a timeline is recorded, what idle ranks have for it is sent this often, in milliseconds.
-constexpr int kTraceTime = 100;
+// While a timeline is recorded, what idle ranks have for it is sent this often.
+constexpr Nanoseconds kTraceTime = 100 * kMillisecond;
 
-// The sooner of a timeout of poll(), in milliseconds, and a time from now.
-int sooner(int timeout, Nanoseconds left) {
-  const auto milliseconds = static_cast<int>(std::max<Nanoseconds>(left, 0) / kMillisecond) + 1;
-  return timeout < 0 ? milliseconds : std::min(timeout, milliseconds);
+// The sooner of a timeout (negative: none) and a time from now.
+Nanoseconds sooner(Nanoseconds timeout, Nanoseconds left) {
+  left = std::max<Nanoseconds>(left, 0);
+  return timeout < 0 ? left : std::min(timeout, left);
+}
+
+void wait_for(std::vector<pollfd>& fds, Nanoseconds timeout) {
+  const timespec time{timeout / kSecond, timeout % kSecond};
+  ::ppoll(fds.data(), fds.size(), timeout < 0 ? nullptr : &time, nullptr);
 }
 
 }  // namespace
@@ -26,8 +31,8 @@ int sooner(int timeout, Nanoseconds left) {
 void Engine::run_thread() {
   std::vector<pollfd> fds;
   std::vector<pollfd> sockets;
-  bool away = true;         // from the sockets: it has not asked for them, or a caller drives
-  Nanoseconds look_at = 0;  // for stalls; 0: nothing waits
+  bool away = true;  // from the sockets: it has not asked for them, or a caller drives
+  Vigil vigil;
   for (;;) {
     fds = {{world_.wake.get(), POLLIN, 0}, {timer_.get(), POLLIN, 0}};
     for (const Peer& peer : world_.peers) {
@@ -36,9 +41,10 @@ void Engine::run_thread() {
     fds.insert(fds.end(), sockets.begin(), sockets.end());
     // Idle ranks too must hear of departures and aborts: look before long whether nobody drives.
     const bool tracing = tracing_alone_.load(std::memory_order_relaxed);
-    int timeout = tracing ? kTraceTime : (away ? kAwayTime : -1);
-    if (!away && look_at != 0) timeout = sooner(timeout, look_at - now_ns());
-    ::poll(fds.data(), fds.size(), timeout);
+    Nanoseconds timeout = tracing ? kTraceTime : (away ? kAwayTime : -1);
+    if (!away && vigil.look_at != 0) timeout = sooner(timeout, vigil.look_at - now_ns());
+    if (!away && vigil.poll_after != Vigil::kAny) timeout = sooner(timeout, vigil.poll_after);
+    wait_for(fds, timeout);
     add(counters_.thread_wakeups, 1);
     std::uint64_t ignored = 0;
     for (int i = 0; i < 2; ++i) {
@@ -53,7 +59,7 @@ void Engine::run_thread() {
     away = !progress_.try_lock();
     if (!away) {
       turned_away_ = false;
-      look_at = drive_from_thread(sockets);
+      vigil = drive_from_thread(sockets);
       progress_.unlock();
       notify_local_waiters();
     } else if (fds[1].revents != 0) {
@@ -77,19 +83,21 @@ void Engine::notice_deaths(const std::vector<pollfd>& fds) {
   }
 }
 
-// Returns when to look for stalls; 0 if nothing waits.
-Nanoseconds Engine::drive_from_thread(std::vector<pollfd>& sockets) {
+Engine::Vigil Engine::drive_from_thread(std::vector<pollfd>& sockets) {
   std::uint32_t mark = 0;
   do {
     mark = world_.link->mark();
     while (step() && !stopping_.load(std::memory_order_acquire)) {
     }
   } while (!world_.link->park(mark, wanted_news()));
-  if (broken_) return 0;  // nobody reads them any more
+  if (broken_) return {};  // nobody reads them any more
   world_.link->wanted_fds(sockets);
   world_.plane->wanted_fds(sockets);
   const bool watching = options_.stall.warn > 0 && (waiting_ > 0 || inquest_.open);
-  return watching ? std::max<Nanoseconds>(next_look_, 1) : 0;
+  Vigil vigil;
+  if (watching) vigil.look_at = std::max<Nanoseconds>(next_look_, 1);
+  if (world_.plane->polls()) vigil.poll_after = poll_pause(now_ns() - stirred_, options_.spin);
+  return vigil;
 }
 
 }  // namespace khorovod

@@ -121,7 +121,8 @@ std::string Request::label() const {
     text = std::string(grouped ? "grouped_" : "") + op_name(kind) + "." + name;
     for (char& c : text) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
   }
-  return set == 0 ? text : text + " [process set " + std::to_string(set) + "]";
+  if (set != 0) text += " [process set " + std::to_string(set) + "]";
+  return text;
 }
 
 void write_request(Writer& out, const Request& r) {

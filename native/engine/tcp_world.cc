@@ -14,15 +14,21 @@ World make_tcp_world(int rank, int size, UniqueFd wake, std::vector<UniqueFd> co
   world.size = size;
   world.peers = std::move(peers);
   world.wake = std::move(wake);
-  auto plane = std::make_unique<TcpPlane>(rank, size, std::move(data), names);
+  std::vector<int> companions;
+  std::function<void()> close_plane = [] {};
+  if (!data.empty()) {
+    auto plane = std::make_unique<TcpPlane>(rank, size, std::move(data), names);
+    companions = plane->descriptors();
+    close_plane = [plane = plane.get()] { plane->close_descriptors(); };
+    world.plane = std::move(plane);
+  }
   auto link = std::make_unique<TcpLink>(rank, size, std::move(control), std::move(names),
-                                        world.wake.get(), plane->descriptors());
-  world.close_descriptors = [link = link.get(), plane = plane.get()] {
+                                        world.wake.get(), std::move(companions));
+  world.close_descriptors = [link = link.get(), close_plane] {
     link->close_descriptors();
-    plane->close_descriptors();
+    close_plane();
   };
   world.link = std::move(link);
-  world.plane = std::move(plane);
   return world;
 }
 

@@ -31,19 +31,6 @@ bool read_text(Reader& in, std::string& text) {
   return true;
 }
 
-void write(Writer& out, const OperationTrace& trace) {
-  out.u8(static_cast<std::uint8_t>(Tag::kOperation));
-  for (const auto* text : {&trace.name, &trace.operation, &trace.activity, &trace.dtype}) {
-    out.string(*text);
-  }
-  out.varint(trace.shape.size());
-  for (const auto dimension : trace.shape) write_signed(out, dimension);
-  for (const auto at : {trace.submitted, trace.planned, trace.started, trace.done}) {
-    write_signed(out, at);
-  }
-  out.u8(trace.failed ? 1 : 0);
-}
-
 bool read(Reader& in, OperationTrace& trace) {
   for (auto* text : {&trace.name, &trace.operation, &trace.activity, &trace.dtype}) {
     if (!read_text(in, *text)) return false;
@@ -62,7 +49,33 @@ bool read(Reader& in, OperationTrace& trace) {
   return in.ok() && failed <= 1;
 }
 
-void write(Writer& out, const ReadyTrace& trace) {
+bool read(Reader& in, ReadyTrace& trace) {
+  if (!read_text(in, trace.name) || !read_text(in, trace.operation)) return false;
+  trace.ranks.resize(in.count(2));
+  for (auto& [rank, at] : trace.ranks) {
+    if (!read_natural(in, rank) || !read_natural(in, at)) return false;
+  }
+  return in.ok();
+}
+
+bool read(Reader& in, CycleTrace& trace) { return read_natural(in, trace.at); }
+
+}  // namespace
+
+void write_trace(Writer& out, const OperationTrace& trace) {
+  out.u8(static_cast<std::uint8_t>(Tag::kOperation));
+  for (const auto* text : {&trace.name, &trace.operation, &trace.activity, &trace.dtype}) {
+    out.string(*text);
+  }
+  out.varint(trace.shape.size());
+  for (const auto dimension : trace.shape) write_signed(out, dimension);
+  for (const auto at : {trace.submitted, trace.planned, trace.started, trace.done}) {
+    write_signed(out, at);
+  }
+  out.u8(trace.failed ? 1 : 0);
+}
+
+void write_trace(Writer& out, const ReadyTrace& trace) {
   out.u8(static_cast<std::uint8_t>(Tag::kReady));
   out.string(trace.name);
   out.string(trace.operation);
@@ -73,26 +86,13 @@ void write(Writer& out, const ReadyTrace& trace) {
   }
 }
 
-bool read(Reader& in, ReadyTrace& trace) {
-  if (!read_text(in, trace.name) || !read_text(in, trace.operation)) return false;
-  trace.ranks.resize(in.count(2));
-  for (auto& [rank, at] : trace.ranks) {
-    if (!read_natural(in, rank) || !read_natural(in, at)) return false;
-  }
-  return in.ok();
-}
-
-void write(Writer& out, const CycleTrace& trace) {
+void write_trace(Writer& out, const CycleTrace& trace) {
   out.u8(static_cast<std::uint8_t>(Tag::kCycle));
   write_signed(out, trace.at);
 }
 
-bool read(Reader& in, CycleTrace& trace) { return read_natural(in, trace.at); }
-
-}  // namespace
-
 void write_trace(Writer& out, const Trace& trace) {
-  std::visit([&out](const auto& one) { write(out, one); }, trace);
+  std::visit([&out](const auto& one) { write_trace(out, one); }, trace);
 }
 
 bool read_trace(Reader& in, Trace& trace) {

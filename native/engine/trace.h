@@ -47,6 +47,9 @@ struct CycleTrace {
 
 using Trace = std::variant<OperationTrace, ReadyTrace, CycleTrace>;
 
+void write_trace(Writer& out, const OperationTrace& trace);
+void write_trace(Writer& out, const ReadyTrace& trace);
+void write_trace(Writer& out, const CycleTrace& trace);
 void write_trace(Writer& out, const Trace& trace);
 // False at bytes that make no sense.
 bool read_trace(Reader& in, Trace& trace);

@@ -102,11 +102,20 @@ class DataPlane {
   // Whether `failure` also tells when a rank has left that the works under way still need. Where
   // bytes are on their way after a rank has left (sockets), only the plane can know.
   virtual bool notices_departures() const { return false; }
+  // A rank that the plane waits for, of those that `has_left` says have left; -1 if there is none,
+  // or if what it sent before may still be on its way.
+  virtual int awaited_in_vain(const std::function<bool(int)>& has_left) const {
+    const int awaited = wanted_news().from;
+    return awaited >= 0 && has_left(awaited) ? awaited : -1;
+  }
   // Forgets all work; tensors are no longer touched. The plane is not used again.
   virtual void abort() = 0;
   // What a sleeper must wait for: kinds of News in a shared-memory domain, or sockets.
   virtual Wanted wanted_news() const { return {}; }
   virtual void wanted_fds(std::vector<pollfd>&) const {}
+  // Whether nothing tells a sleeper when there is something to do: `advance` must be called again
+  // and again.
+  virtual bool polls() const { return false; }
 };
 
 }  // namespace khorovod

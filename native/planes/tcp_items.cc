@@ -16,31 +16,21 @@ std::string describe(const ItemHeader& header) {
 
 }  // namespace
 
-// What the next item of a kind carries; there must be a work for it.
-Cargo TcpPlane::next_cargo(const Lane& lane, const Flow& flow, ItemKind kind) const {
-  const Place& place = flow.places[kind];
-  const TcpWork& cut = works_.at(place);
-  const int peer = cut.work.members->index_of(lane.rank);
-  if (peer < 0) return {};
-  const bool incoming = &flow == &lane.in;
-  return cargo_of(cut, kind, incoming ? peer : cut.me, incoming ? cut.me : peer, place.chunk);
-}
-
 void TcpPlane::add_header(Flow& flow) {
   pieces_.push_back({reinterpret_cast<std::byte*>(&flow.header) + flow.header_moved,
                      sizeof(ItemHeader) - flow.header_moved});
 }
 
 // Adds the rest of the item under way; false if it has too many pieces for one call.
-bool TcpPlane::add_pieces(const Flow& flow) {
+bool TcpPlane::add_pieces(const Flow& flow, const Place& place) {
   if (flow.moved == flow.bytes) return true;
-  if (flow.buffer == nullptr) return add_tensor_pieces(flow);
+  if (flow.buffer == nullptr) return add_tensor_pieces(flow, place);
   pieces_.push_back({flow.buffer + flow.moved, flow.bytes - flow.moved});
   return true;
 }
 
-bool TcpPlane::add_tensor_pieces(const Flow& flow) {
-  const std::size_t element = dtype_size(works_.at(flow.place()).work.wire);
+bool TcpPlane::add_tensor_pieces(const Flow& flow, const Place& place) {
+  const std::size_t element = dtype_size(works_.at(place).work.wire);
   const std::vector<Segment>& segments = flow.cargo.stream->segments;
   // In bytes from here on: the kernel may have stopped within an element.
   std::size_t at = flow.cargo.share.begin * element + flow.moved;
@@ -59,123 +49,109 @@ bool TcpPlane::add_tensor_pieces(const Flow& flow) {
   return true;
 }
 
-void TcpPlane::finish_item(Lane& lane, Flow& flow) {
-  flow.active = false;
-  works_.move_on(flow.places[flow.kind]);
-  pass_over(lane, flow);
-}
-
 // ---------------------------------------------------------------------------------------------------
 // Sending
 
-// The next input is here, and the peer has a place for it.
-bool TcpPlane::may_send_input(Lane& lane) {
-  const Place& input = lane.out.places[kInput];
-  const TcpWork& cut = works_.at(input);
-  if (reduces(cut.work)) {
-    return joint_number(lane, input) < joint_number(lane, lane.in.places[kResult]) + kWindow;
-  }
-  if (cut.work.movement != Movement::kBroadcast || cut.work.root == cut.me) return true;
-  const auto parent = static_cast<std::size_t>(broadcast_parent(cut, cut.me));
-  return lane_of(cut.work.members->ranks[parent]).in.places[kInput] > input;
-}
-
 // Says where the item to be sent is, and converts it if it does not travel as it is.
-void TcpPlane::place_outgoing(Lane& lane, const Work& work) {
-  Flow& out = lane.out;
+void TcpPlane::place_outgoing(Line line, const Place& place) {
+  const ItemWork& cut = works_.at(place);
+  const Work& work = cut.work;
+  Flow& out = line.tcp.out;
   out.buffer = nullptr;
   if (out.kind == kResult) {
     out.in_inputs = false;
-    if (work.wire != work.dtype) out.buffer = slot(lane, out.place());
+    if (work.wire != work.dtype) out.buffer = slot(line.lane, place);
     return;
   }
-  const TcpWork& cut = works_.at(out.place());
   out.in_inputs = work.movement != Movement::kBroadcast || work.root == cut.me;
   if (!reduces(work) || travels_as_it_is(work)) return;
-  out.buffer = lane.outbox.of(slot_bytes_);
-  const Share& share = out.cargo.share;
-  for_each_piece(
-      *out.cargo.stream, share.begin, share.end,
-      [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t count) {
-        to_wire(work, out.buffer + at * dtype_size(work.wire),
-                segment.in + within * dtype_size(work.dtype), count);
-      });
+  out.buffer = line.tcp.outbox.of(slot_bytes_);
+  pack_inputs(work, out.cargo, out.buffer);
 }
 
-bool TcpPlane::choose_item(Lane& lane) {
-  Flow& out = lane.out;
-  if (works_.holds(out.places[kResult]) && out.places[kResult] < own_) {
+bool TcpPlane::choose_item(Line line) {
+  Flow& out = line.tcp.out;
+  const Places& next = line.lane.out;
+  if (may_send_result(next[kResult])) {
     out.kind = kResult;
-  } else if (works_.holds(out.places[kInput]) && may_send_input(lane)) {
+  } else if (may_send_input(line.lane, next[kInput])) {
     out.kind = kInput;
   } else {
     return false;
   }
-  const Work& work = works_.at(out.place()).work;
+  const Place& place = next[out.kind];
+  const Work& work = works_.at(place).work;
   out.active = true;
-  out.cargo = next_cargo(lane, out, out.kind);
+  out.cargo = cargo_at(line.lane, Direction::kOut, out.kind, place);
   out.bytes = item_bytes(work, out.kind, out.cargo);
   out.moved = 0;
-  out.header = ItemHeader::of(work, out.place().chunk, out.kind, out.bytes);
+  out.header = ItemHeader::of(work, place.chunk, out.kind, out.bytes);
   out.header_moved = 0;
-  place_outgoing(lane, work);
+  place_outgoing(line, place);
   return true;
 }
 
-bool TcpPlane::send(Lane& lane) {
-  Flow& out = lane.out;
-  if (out.error != 0 || (!out.active && !choose_item(lane))) return false;
+bool TcpPlane::send(Line line) {
+  Flow& out = line.tcp.out;
+  if (out.error != 0 || (!out.active && !choose_item(line))) return false;
+  Place& place = line.lane.out[out.kind];
   pieces_.clear();
   if (!out.header_complete()) add_header(out);
-  add_pieces(out);
-  const std::ptrdiff_t sent = send_some(lane.socket.get(), pieces_.data(), pieces_.size());
+  add_pieces(out, place);
+  const std::ptrdiff_t sent = send_some(line.tcp.socket.get(), pieces_.data(), pieces_.size());
   if (sent < 0) out.error = static_cast<int>(-sent);
   if (sent <= 0) return false;
   const auto bytes = static_cast<std::size_t>(sent);
   const std::size_t of_header = std::min(bytes, sizeof(ItemHeader) - out.header_moved);
   out.header_moved += of_header;
   out.moved += bytes - of_header;
-  if (out.header_complete() && out.moved == out.bytes) finish_item(lane, out);
+  if (out.header_complete() && out.moved == out.bytes) {
+    out.active = false;
+    go_on(line.lane, Direction::kOut, out.kind, place);
+  }
   return true;
 }
 
 // ---------------------------------------------------------------------------------------------------
 // Receiving
 
-bool TcpPlane::awaited(const Flow& in) const {
-  return works_.holds(in.places[kInput]) || works_.holds(in.places[kResult]);
+bool TcpPlane::awaited(const ItemLane& lane) const {
+  return works_.holds(lane.in[kInput]) || works_.holds(lane.in[kResult]);
 }
 
 // False while the next item belongs to a plan that this rank has not heard of.
-bool TcpPlane::can_open(const Flow& in) const { return works_.holds(in.places[in.header.kind()]); }
+bool TcpPlane::can_open(const ItemLane& lane, const Flow& in) const {
+  return works_.holds(lane.in[in.header.kind()]);
+}
 
 // Says where the item to be received goes.
-void TcpPlane::place_incoming(Lane& lane, const Work& work) {
-  Flow& in = lane.in;
+void TcpPlane::place_incoming(Line line, const Place& place) {
+  const Work& work = works_.at(place).work;
+  Flow& in = line.tcp.in;
   in.buffer = nullptr;
   in.in_inputs = false;
   if (in.kind == kInput) {
-    if (reduces(work)) in.buffer = slot(lane, in.place());
+    if (reduces(work)) in.buffer = slot(line.lane, place);
   } else if (work.wire != work.dtype && !only_acknowledges(work, kResult)) {
-    in.buffer = lane.inbox.of(slot_bytes_);
+    in.buffer = line.tcp.inbox.of(slot_bytes_);
   }
 }
 
 // The next header is here: sees where its item goes. False if the header makes no sense.
-bool TcpPlane::open_item(Lane& lane) {
-  Flow& in = lane.in;
+bool TcpPlane::open_item(Line line) {
+  const ItemLane& lane = line.lane;
+  Flow& in = line.tcp.in;
   in.kind = in.header.kind();
-  const Place& place = in.place();
+  const Place& place = lane.in[in.kind];
   const Work& work = works_.at(place).work;
-  const Cargo cargo = next_cargo(lane, in, in.kind);
+  const Cargo cargo = cargo_at(lane, Direction::kIn, in.kind, place);
   const std::size_t bytes = item_bytes(work, in.kind, cargo);
   const ItemHeader due = ItemHeader::of(work, place.chunk, in.kind, bytes);
   bool sane = in.header == due;
   if (in.kind == kResult) {
-    sane = sane && lane.out.places[kInput] > place;  // it had our input
+    sane = sane && lane.out[kInput] > place;  // it had our input
   } else if (reduces(work)) {
-    sane =
-        sane && joint_number(lane, place) < joint_number(lane, lane.out.places[kResult]) + kWindow;
+    sane = sane && has_room(lane, place, lane.out[kResult]);
   }
   if (!sane) {
     failure_ = Status::error(Code::kInternal,
@@ -189,42 +165,38 @@ bool TcpPlane::open_item(Lane& lane) {
   in.bytes = bytes;
   in.moved = 0;
   in.header_moved = 0;
-  place_incoming(lane, work);
+  place_incoming(line, place);
   return true;
 }
 
-void TcpPlane::end_incoming(Lane& lane) {
-  const Flow& in = lane.in;
-  const Work& work = works_.at(in.place()).work;
+void TcpPlane::end_incoming(Line line) {
+  Flow& in = line.tcp.in;
+  Place& place = line.lane.in[in.kind];
   if (in.kind == kResult && in.buffer != nullptr) {
-    for_each_piece(
-        *in.cargo.stream, in.cargo.share.begin, in.cargo.share.end,
-        [&](const Segment& segment, std::size_t within, std::size_t at, std::size_t count) {
-          from_wire(work, segment.out + within * dtype_size(work.dtype),
-                    in.buffer + at * dtype_size(work.wire), count);
-        });
+    unpack(works_.at(place).work, in.cargo, in.buffer);
   }
-  finish_item(lane, lane.in);
+  in.active = false;
+  go_on(line.lane, Direction::kIn, in.kind, place);
 }
 
-bool TcpPlane::receive(Lane& lane) {
-  Flow& in = lane.in;
+bool TcpPlane::receive(Line line) {
+  Flow& in = line.tcp.in;
   if (in.error != 0) return false;
   if (!in.active) {
     // What nobody here waits for stays in the kernel.
-    if (!awaited(in)) return false;
+    if (!awaited(line.lane)) return false;
     if (in.header_complete()) {
-      if (!can_open(in) || !open_item(lane)) return false;
+      if (!can_open(line.lane, in) || !open_item(line)) return false;
       if (in.bytes == 0) {
-        end_incoming(lane);
+        end_incoming(line);
         return true;
       }
     }
   }
   pieces_.clear();
   // Along with the end of an item comes the next header.
-  if (!in.active || add_pieces(in)) add_header(in);
-  const std::ptrdiff_t came = receive_some(lane.socket.get(), pieces_.data(), pieces_.size());
+  if (!in.active || add_pieces(in, line.lane.in[in.kind])) add_header(in);
+  const std::ptrdiff_t came = receive_some(line.tcp.socket.get(), pieces_.data(), pieces_.size());
   if (came < 0) in.error = static_cast<int>(-came);
   if (came <= 0) return false;
   auto bytes = static_cast<std::size_t>(came);
@@ -232,7 +204,7 @@ bool TcpPlane::receive(Lane& lane) {
     const std::size_t of_item = std::min(bytes, in.bytes - in.moved);
     in.moved += of_item;
     bytes -= of_item;
-    if (in.moved == in.bytes) end_incoming(lane);
+    if (in.moved == in.bytes) end_incoming(line);
   }
   in.header_moved += bytes;
   return true;

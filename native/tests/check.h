@@ -1,6 +1,7 @@
 // The smallest test support that names what failed: CHECK and a main that runs the file's cases.
 #pragma once
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
@@ -8,6 +9,9 @@
 #include <vector>
 
 namespace khorovod::testing {
+
+// Whatever takes so long hangs. Nothing less would do under a sanitizer on a machine that is busy.
+inline constexpr std::int64_t kHangNs = 300'000'000'000;
 
 struct Case {
   const char* name;

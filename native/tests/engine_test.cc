@@ -1,8 +1,9 @@
 // The engine with ranks as threads: results against plain loops, every size, dtype and way to wait,
-// in shared memory and over sockets.
+// in shared memory, over sockets and by MPI.
 #include <random>
 
 #include "tests/local_world.h"
+#include "tests/mpi_worlds.h"
 #include "tests/tcp_worlds.h"
 
 // The body is run with `make` for each kind of world.
@@ -10,6 +11,7 @@
   static void name(const WorldMaker& make);                                               \
   static const Register register_shm_##name("shm." #name, [] { name(make_shm_worlds); }); \
   static const Register register_tcp_##name("tcp." #name, [] { name(make_tcp_worlds); }); \
+  static const Register register_mpi_##name("mpi." #name, [] { name(make_mpi_worlds); }); \
   static void name(const WorldMaker& make)
 
 namespace khorovod::testing {

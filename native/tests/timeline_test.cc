@@ -153,7 +153,7 @@ std::unique_ptr<Timeline> opened(const std::string& path, bool mark_cycles = fal
 
 template <typename Condition>
 void until(Condition condition) {
-  const Nanoseconds deadline = now_ns() + 20 * kSecond;
+  const Nanoseconds deadline = now_ns() + kHangNs;
   while (!condition()) {
     CHECK(now_ns() < deadline);
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

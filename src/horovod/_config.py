@@ -152,10 +152,27 @@ class Settings:
     cpu_operations: str = _setting(
         "auto",
         "HOROVOD_CPU_OPERATIONS",
-        choice(("auto", "shm", "tcp", "torch"), {"gloo": "auto"}, missing=("mpi", "ccl")),
+        choice(("auto", "shm", "tcp", "mpi", "torch"), {"gloo": "auto"}, missing=("ccl",)),
         group=TUNING,
-        help="What carries data between CPUs: auto, shm (shared memory) or tcp; gloo means auto. torch has "
-        "torch.distributed carry the tensors of horovod.torch, as it does those on GPUs.",
+        help="What carries data between CPUs: auto, shm (shared memory), tcp or mpi (mpi4py, under mpirun); "
+        "gloo means auto. torch has torch.distributed carry the tensors of horovod.torch, as it does those "
+        "on GPUs.",
+    )
+    mpi_threads_disable: bool = _setting(
+        False,
+        "HOROVOD_MPI_THREADS_DISABLE",
+        BOOL,
+        group=TUNING,
+        help="Initialise MPI for one thread at a time: the program must not call MPI during operations.",
+        flags=(
+            Flag(("--mpi-threads-disable",), "initialise MPI for one thread at a time", constant=True),
+            Flag(
+                ("--no-mpi-threads-disable",),
+                "let all threads call MPI at the same time (default)",
+                constant=False,
+            ),
+        ),
+        yaml=("library_options.mpi_threads_disable", BOOL),
     )
     thread_affinity: tuple[int, ...] = _setting(
         (),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from horovod._core import runtime
+from horovod.exceptions import HorovodInternalError, MismatchError
 from tests.conformance.calls import Array, Call
 
 Finish = Callable[[], list[Array]]
@@ -120,7 +125,76 @@ class TorchFrontend(Frontend):
         return tensor.numpy()
 
 
-FRONTENDS: dict[str, type[Frontend]] = {"numpy": NumpyFrontend, "torch": TorchFrontend}
+class TensorflowFrontend(Frontend):
+    """``horovod.tensorflow``, eagerly. It waits and makes new tensors, always: other forms are taken as this.
+
+    Errors are those of ``tf.errors``; the suite knows them by what others raise instead.
+    """
+
+    module = "horovod.tensorflow"
+
+    def __init__(self) -> None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what TensorFlow itself imports
+            self.tf = importlib.import_module("tensorflow")
+        super().__init__()
+        self.hvd = _Translated(self.hvd, self.tf.errors)
+
+    def start(self, call: Call, rank: int, process_set: Any = None) -> Finish:
+        """The results of an alltoall without splits have no received ones, in whichever form."""
+        finish = super().start(replace(call, form=""), rank, process_set)
+        if call.base != "alltoall" or call.waits or call.splits is not None:
+            return finish
+        members = call.ranks(self.hvd.size())
+        rows = [call.tensors[0].of(peer).shape[0] // len(members) for peer in members]
+        return lambda: [*finish(), np.array(rows, np.int32)]
+
+    def tensor(self, array: Array) -> Any:
+        return self.tf.constant(np.array(array, order="C"))
+
+    def array(self, tensor: Any) -> Array:
+        assert self.tf.is_tensor(tensor), f"a {type(tensor).__name__} is no tensor"
+        return np.asarray(tensor.numpy())
+
+
+class _Translated:
+    """A module whose functions raise what the other frontends do; and a barrier, which it has not."""
+
+    def __init__(self, module: Any, errors: Any) -> None:
+        self._module = module
+        self._classes = {
+            errors.InvalidArgumentError: ValueError,
+            errors.FailedPreconditionError: MismatchError,
+            errors.AbortedError: HorovodInternalError,
+            errors.UnknownError: HorovodInternalError,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._module, name)
+        if not inspect.isfunction(found):
+            return found
+
+        @functools.wraps(found)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return found(*args, **kwargs)
+            except tuple(self._classes) as error:
+                raise self._classes[type(error)](str(error)) from error
+
+        return call
+
+    def barrier(self, process_set: Any = None) -> None:
+        runtime.engine().barrier(0 if process_set is None else process_set.process_set_id)
+
+    def join(self) -> int:
+        return int(self._module.join())
+
+
+FRONTENDS: dict[str, type[Frontend]] = {
+    "numpy": NumpyFrontend,
+    "torch": TorchFrontend,
+    "tensorflow": TensorflowFrontend,
+}
 
 
 @functools.cache

@@ -35,7 +35,7 @@ def scripted(kind: str, rank: int, plane: str, step: int, moment: str, **more: A
     """A script with one fault."""
     seconds = 0.2 if kind in HARMLESS else 0.0
     fault = Fault(rank, step, OPERATIONS[step], kind, moment, seconds)
-    return Script(SIZE, plane, OPERATIONS, (fault,), patient=True, **more)
+    return Script(SIZE, plane, OPERATIONS, (fault,), **more)
 
 
 @PLANES

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from cluster import Cluster, missing_programs
 from starters import Launcher
+from tests.support import mpi
 
-ROOT = Path(__file__).parents[2]
 _AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
 
@@ -29,8 +29,8 @@ def _missing(reason: str) -> None:
 
 
 def _mpi(name: str) -> Path:
-    directory = Path(os.environ.get(f"KHOROVOD_TEST_{name.upper()}") or ROOT / "build" / "mpi" / name)
-    if not (directory / "bin" / "mpirun").exists():
+    directory = mpi.home(name)
+    if not mpi.installed(name):
         _missing(f"no {name} wheel in {directory}; `make peers` installs it")
     return directory
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from starters import Launcher
-
-LIBRARIES = {"openmpi": "libmpi.so.40", "mpich": "libmpi.so.12"}
+from tests.support.mpi import environment
 
 CODE = """
 import os
@@ -33,11 +30,10 @@ os.write(1, (f"{mine}: " + ", ".join(parts) + "\\n").encode())
 
 
 @pytest.fixture
-def with_mpi4py(request: pytest.FixtureRequest, mpirun: Launcher) -> Launcher:
+def with_mpi4py(mpirun: Launcher) -> Launcher:
     """A launcher whose ranks find the MPI that starts them."""
     pytest.importorskip("mpi4py")
-    home: Path = request.getfixturevalue(mpirun.name)
-    mpirun.env["MPI4PY_LIBMPI"] = str(home / "lib" / LIBRARIES[mpirun.name])
+    mpirun.env.update(environment(mpirun.name))
     return mpirun
 
 

@@ -78,6 +78,37 @@ def test_over_sockets_too(tmp_path: Path, ending: str) -> None:
         assert expected in message
 
 
+LINGERS = """
+import atexit, os, time
+import numpy as np
+import horovod.numpy as hvd
+atexit.register(time.sleep, 3)  # after hvd has said goodbye to the others
+hvd.init()
+if hvd.rank() == 1:
+    raise ValueError("boom")
+try:
+    hvd.allreduce(np.ones(4), name="needed")
+except hvd.HorovodInternalError:
+    os._exit(4)
+"""
+
+
+def test_whoever_lost_a_rank_is_not_the_first_to_fail(tmp_path: Path) -> None:
+    """Though its process ended first, with an exit code of its own and no traceback."""
+    script = tmp_path / "train.py"
+    script.write_text(LINGERS)
+    done = subprocess.run(
+        [sys.executable, "-m", "horovod.runner.cli", "-np", "2", sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert "rank 1 failed first: exit code 1" in done.stderr, done.stderr
+    assert "ValueError: boom" in done.stderr.splitlines()[-2], done.stderr
+    assert done.returncode == 1
+
+
 @pytest.fixture
 def memory_cgroup() -> Iterator[Path]:
     """A control group with little memory; into its ``cgroup.procs`` goes who shall have no more."""

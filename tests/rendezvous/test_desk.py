@@ -60,24 +60,24 @@ def test_a_check_in_arrives(launcher):
 
 def test_a_question_is_answered(launcher):
     def reply(connection: socket.socket) -> None:
-        assert msgspec.json.decode(connection.recv(4096), type=Request) == HowEnded(2)
+        assert msgspec.json.decode(connection.recv(4096), type=Request) == HowEnded(2, 0)
         connection.send(msgspec.json.encode(Ended("killed by SIGKILL (9)")))
 
     thread = launcher.answer(reply)
-    assert how_ended(launcher.job_id, 2, LONG) == "killed by SIGKILL (9)"
+    assert how_ended(launcher.job_id, 2, LONG, asker=0) == "killed by SIGKILL (9)"
     thread.join(LONG)
 
 
 def test_nobody_is_there():
     descriptors = len(os.listdir("/proc/self/fd"))
     assert not check_in("no-such-job", FACTS)
-    assert how_ended("no-such-job", 0, LONG) is None
+    assert how_ended("no-such-job", 0, LONG, asker=0) is None
     assert len(os.listdir("/proc/self/fd")) == descriptors
 
 
 def test_a_launcher_that_does_not_answer_in_time(launcher):
     assert check_in(launcher.job_id, FACTS)
-    assert how_ended(launcher.job_id, 0, 0.05) is None
+    assert how_ended(launcher.job_id, 0, 0.05, asker=0) is None
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_launcher_that_does_not_answer_in_time(launcher):
 )
 def test_nonsense_is_no_answer(launcher, data):
     thread = launcher.answer(lambda connection: (connection.recv(4096), connection.send(data)))
-    assert how_ended(launcher.job_id, 0, LONG) is None
+    assert how_ended(launcher.job_id, 0, LONG, asker=0) is None
     thread.join(LONG)
 
 
@@ -102,13 +102,13 @@ def test_a_queue_that_is_full_delays_nobody_for_long():
     with launcher.socket, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as first:
         first.connect(launcher_address(launcher.job_id))
         assert not check_in(launcher.job_id, FACTS)
-        assert how_ended(launcher.job_id, 0, 0.05) is None
+        assert how_ended(launcher.job_id, 0, 0.05, asker=0) is None
 
 
 def test_another_users_launcher_is_not_believed(launcher, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert not check_in(launcher.job_id, FACTS)
-    assert how_ended(launcher.job_id, 0, LONG) is None
+    assert how_ended(launcher.job_id, 0, LONG, asker=0) is None
 
 
 @pytest.mark.parametrize(

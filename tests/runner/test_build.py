@@ -8,7 +8,7 @@ import pytest
 
 from horovod._core import basics
 from horovod.runner.build import describe_build
-from horovod.runner.frameworks import FRAMEWORKS, look_for
+from horovod.runner.frameworks import FRAMEWORKS, look_for, route_by
 
 INSTALLED = {"numpy": "2.1", "tensorflow-cpu": "2.16", "torch": "2.4"}
 
@@ -39,7 +39,26 @@ def test_a_new_frontend_gets_its_x():
 @pytest.mark.parametrize("framework", FRAMEWORKS, ids=lambda one: one.name)
 def test_frontends_are_those_that_exist(framework):
     exists = importlib.util.find_spec(framework.frontend) is not None
-    assert look_for(framework).has_frontend == exists
+    assert look_for(framework, route_of=lambda _: "").has_frontend == exists
+
+
+def test_it_says_by_which_route_operations_go():
+    found = [look_for(one, INSTALLED.get, lambda _: True, lambda _: "native kernels") for one in FRAMEWORKS]
+    text = describe_build("1.2", found)
+    assert "    [X] TensorFlow (tensorflow-cpu 2.16; native kernels)\n" in text
+    assert "    [X] PyTorch (torch 2.4)\n" in text
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("print('noise'); print('native kernels')", "native kernels"),
+        ("raise ImportError('no such library')", "cannot be imported: ImportError: no such library"),
+        ("import os; os._exit(7)", "cannot be imported: exit code 7"),
+    ],
+)
+def test_routes_are_asked_for_in_another_process(program, said):
+    assert route_by(program) == said
 
 
 def test_it_says_what_the_package_says(horovodrun):

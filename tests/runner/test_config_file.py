@@ -22,6 +22,7 @@ timeline:
   mark_cycles: true
 library_options:
   thread_affinity: 0,1
+  mpi_threads_disable: true
 stall_check:
   enabled: false
   warning_time_seconds: 5
@@ -43,6 +44,7 @@ def test_every_key(tmp_path):
         "HOROVOD_CACHE_CAPACITY": "7",
         "HOROVOD_TIMELINE": "/tmp/My Timeline.json",
         "HOROVOD_TIMELINE_MARK_CYCLES": "1",
+        "HOROVOD_MPI_THREADS_DISABLE": "1",
         "HOROVOD_STALL_CHECK_DISABLE": "1",
         "HOROVOD_STALL_CHECK_TIME_SECONDS": "5.0",
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": "10.0",

@@ -71,7 +71,7 @@ def served() -> Iterator[Served]:
 
 
 def ask(served: Served, rank: int, timeout: float = LONG) -> str | None:
-    return how_ended(served.job_id, rank, timeout)
+    return how_ended(served.job_id, rank, timeout, asker=0)
 
 
 def test_an_end_that_is_known(served):
@@ -86,7 +86,7 @@ def test_many_wait_for_an_end_and_one_of_them_dies(served):
     with ThreadPoolExecutor(16) as pool:
         answers = [pool.submit(ask, served, 1) for _ in range(16)]
         dying = served.call()
-        dying.send(msgspec.json.encode(HowEnded(1)))
+        dying.send(msgspec.json.encode(HowEnded(1, 0)))
         served.pump(lambda: sum(c.asks_about == 1 for c in served.desk._callers) == 17)
         dying.close()
         served.desk.tell_end(0, "exit code 0")
@@ -109,10 +109,12 @@ def test_a_rank_that_still_runs(served):
 GARBAGE = [
     b"x",
     b"{}",
-    b'{"type":"HowEnded","rank":-1}',
-    b'{"type":"HowEnded","rank":4}',
-    b'{"type":"HowEnded","rank":1e99}',
-    b'{"type":"HowEnded","rank":"1"}',
+    b'{"type":"HowEnded","rank":-1,"asker":0}',
+    b'{"type":"HowEnded","rank":4,"asker":0}',
+    b'{"type":"HowEnded","rank":1e99,"asker":0}',
+    b'{"type":"HowEnded","rank":"1","asker":0}',
+    b'{"type":"HowEnded","rank":1,"asker":4}',
+    b'{"type":"HowEnded","rank":1}',
     b'{"type":"CheckIn","rank":0}',
     b"[" * 20_000,
     b'{"type":"CheckIn","rank":0,"pid":1,"host":"' + b"h" * 60_000 + b'","cpus":"","plane":""}',
@@ -148,8 +150,8 @@ def test_any_bytes_are_harmless(served, data):
 
 def test_two_requests_on_one_connection(served):
     with served.call() as caller:
-        caller.send(msgspec.json.encode(HowEnded(1)))
-        caller.send(msgspec.json.encode(HowEnded(2)))
+        caller.send(msgspec.json.encode(HowEnded(1, 0)))
+        caller.send(msgspec.json.encode(HowEnded(2, 0)))
         served.settle()
         assert caller.recv(100) == b""
 
@@ -158,7 +160,7 @@ def test_descriptors_that_come_along_are_closed(served):
     before = len(os.listdir("/proc/self/fd"))
     with served.call() as caller:
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))
-        caller.sendmsg([msgspec.json.encode(HowEnded(1))], [rights])
+        caller.sendmsg([msgspec.json.encode(HowEnded(1, 0))], [rights])
         served.settle()
     served.settle()
     assert len(os.listdir("/proc/self/fd")) == before
@@ -168,7 +170,7 @@ def test_another_users_process_is_turned_away_unheard(served, monkeypatch):
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     served.desk.tell_end(1, "exit code 3")
     with served.call() as caller:
-        caller.send(msgspec.json.encode(HowEnded(1)))
+        caller.send(msgspec.json.encode(HowEnded(1, 0)))
         served.settle()
         with pytest.raises(ConnectionResetError):
             caller.recv(100)
@@ -177,7 +179,7 @@ def test_another_users_process_is_turned_away_unheard(served, monkeypatch):
 
 def test_a_flood_of_silent_callers(served):
     with served.call() as asking:
-        asking.send(msgspec.json.encode(HowEnded(3)))
+        asking.send(msgspec.json.encode(HowEnded(3, 0)))
         flood = []
         for _ in range(3):
             flood += [served.call() for _ in range(100)]
@@ -198,7 +200,7 @@ def test_a_flood_of_askers_is_bounded(served):
     callers = []
     for _ in range(SPARE_CALLERS + 2 * SIZE + 5):
         callers.append(served.call())
-        callers[-1].send(msgspec.json.encode(HowEnded(1)))
+        callers[-1].send(msgspec.json.encode(HowEnded(1, 0)))
         served.settle()
     assert len(served.desk._callers) == SPARE_CALLERS + 2 * SIZE
     for caller in callers:
@@ -275,7 +277,7 @@ from horovod.rendezvous.desk import how_ended
 rank, job = os.environ['RANK'], os.environ['HOROVOD_JOB_ID']
 if rank == '0':
     {end}
-print(how_ended(job, 0, 60))
+print(how_ended(job, 0, 60, asker=int(rank)))
 """
 
 
@@ -295,7 +297,7 @@ def test_survivors_learn_how_a_rank_ended(horovodrun, end, how):
 
 def test_a_rank_that_runs_has_not_ended(horovodrun):
     code = "import os\nfrom horovod.rendezvous.desk import how_ended\n"
-    code += "print(how_ended(os.environ['HOROVOD_JOB_ID'], 0, 0.2))"
+    code += "print(how_ended(os.environ['HOROVOD_JOB_ID'], 0, 0.2, asker=0))"
     done = horovodrun.run("-np", "1", sys.executable, *horovodrun.script(code)[2:])
     assert (done.returncode, done.stdout) == (0, b"[0]<stdout>:None\n")
 
@@ -344,7 +346,7 @@ from horovod.rendezvous.desk import how_ended
 here = os.path.dirname(os.path.abspath(__file__))
 signal.signal(signal.SIGTERM, lambda *_: None)
 open(f'{here}/up.0', 'w').close()
-answer = how_ended(os.environ['HOROVOD_JOB_ID'], 0, 60)
+answer = how_ended(os.environ['HOROVOD_JOB_ID'], 0, 60, asker=0)
 open(f'{here}/answer', 'w').write(repr(answer))
 """
     with horovodrun.start("-np", "1", sys.executable, *horovodrun.script(code)[2:]) as process:

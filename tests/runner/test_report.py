@@ -23,8 +23,10 @@ MISMATCH = (*TRACE, "horovod.exceptions.MismatchError: shapes differ")
 OWN = (*TRACE, "ValueError: mine")
 
 
-def ended(rank: int, code: int, at: float, tail: tuple[str, ...] = ()) -> RankOutcome:
-    return RankOutcome(rank, "node", 100 + rank, code, at, tail)
+def ended(
+    rank: int, code: int, at: float, tail: tuple[str, ...] = (), *, bereaved: bool = False
+) -> RankOutcome:
+    return RankOutcome(rank, "node", 100 + rank, code, at, tail, bereaved)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +38,10 @@ def ended(rank: int, code: int, at: float, tail: tuple[str, ...] = ()) -> RankOu
         ([ended(0, 1, 1, INTERNAL), ended(1, 3, 2)], None, 1),
         ([ended(0, 1, 1, MISMATCH), ended(1, 1, 2, OWN)], None, 0),
         ([ended(0, 1, 1, LOST), ended(1, 0, 0.5)], None, 0),
+        # It had told that it lost another, and then ended in its own way, sooner than that one.
+        ([ended(0, 4, 1, bereaved=True), ended(1, 1, 2, OWN)], None, 1),
+        ([ended(0, 4, 1, bereaved=True), ended(1, 0, 0.5)], None, 0),
+        ([ended(0, -11, 1, bereaved=True), ended(1, 1, 2, OWN)], None, 0),
         # Ended by the launcher: not to blame.
         ([ended(0, -15, 3), ended(1, 1, 1, OWN)], 2.5, 1),
         # The cause took its time to die (a core file), the survivor was quicker and the launcher too.

@@ -63,17 +63,34 @@ def _run_case(connection: socket.socket) -> Reply:
 def main(descriptor: int, parent: int) -> None:
     """Serves the test process at the other end of ``descriptor``."""
     _die_with(parent)
-    sys.unraisablehook = _record
     with socket.socket(fileno=descriptor) as connection:
-        while True:
-            try:
-                frames.send(connection, _run_case(connection))
-            except (EOFError, OSError):
-                return
+        _serve(connection)
+
+
+def call(place: str) -> None:
+    """Serves the test process that listens there; for ranks that ``mpirun`` has started."""
+    _die_with(os.getppid())
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(f"\0{place}")
+        rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
+        frames.send(connection, (int(rank), os.getpid()))
+        _serve(connection)
+
+
+def _serve(connection: socket.socket) -> None:
+    sys.unraisablehook = _record
+    while True:
+        try:
+            frames.send(connection, _run_case(connection))
+        except (EOFError, OSError):
+            return
 
 
 if __name__ == "__main__":
     # As the module that cases import, not as __main__: its state must exist once.
     from tests.support import worker
 
-    worker.main(int(sys.argv[1]), int(sys.argv[2]))
+    if sys.argv[1] == "--call":
+        worker.call(sys.argv[2])
+    else:
+        worker.main(int(sys.argv[1]), int(sys.argv[2]))

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import cloudpickle
 
-from tests.support import frames
+from tests.support import frames, mpi
 
 PLANES = ("shm", "tcp")
 """The data planes under test: add "tcp" here to run everything on both."""
@@ -141,11 +141,14 @@ class Workers:
             kind, value = frames.receive(connection)
             (results if kind == "result" else problems)[rank] = value
         except (EOFError, OSError):
-            with suppress(subprocess.TimeoutExpired):
-                self._processes[rank].wait(1.0)
-            problems[rank] = f"the process ended, exit status {self._processes[rank].poll()}"
+            problems[rank] = self._how_it_ended(rank)
         finally:
             connection.settimeout(None)
+
+    def _how_it_ended(self, rank: int) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._processes[rank].wait(1.0)
+        return f"the process ended, exit status {self._processes[rank].poll()}"
 
     def kill(self) -> None:
         """Ends all processes."""
@@ -156,6 +159,72 @@ class Workers:
         for process in self._processes:
             process.wait()
         self._connections, self._processes = [], []
+
+
+class MpirunWorkers(Workers):
+    """Worker processes that ``mpirun`` starts. They call back: it passes on no descriptors."""
+
+    def __init__(self, name: str, size: int, settings: Mapping[str, str]) -> None:
+        super().__init__([])
+        self._pids: list[int] = []
+        place = f"khorovod-test-{secrets.token_hex(8)}"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(f"\0{place}")
+            listener.listen(size)
+            listener.settimeout(CASE_SECONDS)
+            command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.support.worker"]
+            self._mpirun = subprocess.Popen(
+                [*mpi.mpirun(name, size), *command, "--call", place],
+                env={
+                    **clean_environment(),
+                    **mpi.environment(name),
+                    "HOROVOD_CPU_OPERATIONS": "mpi",
+                    **settings,
+                },
+                stdin=subprocess.DEVNULL,
+                cwd=_ROOT,
+            )
+            try:
+                self._welcome(listener, size)
+            except BaseException:
+                self.kill()
+                raise
+
+    def _welcome(self, listener: socket.socket, size: int) -> None:
+        callers: dict[int, tuple[socket.socket, int]] = {}
+        while len(callers) < size:
+            connection, _ = listener.accept()
+            connection.settimeout(None)
+            rank, pid = frames.receive(connection)
+            callers[rank] = connection, pid
+        self._connections = [callers[rank][0] for rank in range(size)]
+        self._pids = [callers[rank][1] for rank in range(size)]
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes, by rank."""
+        return self._pids
+
+    @property
+    def alive(self) -> bool:
+        """Whether all of them are up: ``mpirun`` ends when one ends."""
+        return bool(self._pids) and self._mpirun.poll() is None
+
+    def _how_it_ended(self, rank: int) -> str:
+        return f"the process {self._pids[rank]} ended"
+
+    def kill(self) -> None:
+        """Ends all processes; ``mpirun`` cleans up after them."""
+        super().kill()
+        for pid in self._pids if self._mpirun.poll() is None else []:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self._pids = []
+        try:
+            self._mpirun.wait(GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._mpirun.kill()
+            self._mpirun.wait()
 
 
 def _send_by_value(case: Callable[..., Any]) -> None:
@@ -202,6 +271,8 @@ class Worlds:
 
 def workers(size: int, plane: str = PLANES[0], settings: Mapping[str, str] | None = None) -> Workers:
     """Processes with the environment of a world, that have not called ``init()``."""
+    if plane in mpi.MPIS:
+        return MpirunWorkers(plane, size, settings or {})
     job = secrets.token_hex(8)
     return Workers([{**rank_environment(rank, size, plane, job), **(settings or {})} for rank in range(size)])
 

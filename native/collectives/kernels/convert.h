@@ -41,9 +41,13 @@ template <typename From, typename Finish>
 inline std::size_t convert_to_float16(Float16* dst, const From* src, std::size_t count,
                                       Finish finish) {
   std::size_t i = 0;
-  for (; i + kPair <= count; i += kPair) {
-    const Pair pair = load_pair(src + i);
-    store_pair(dst + i, {finish(pair.a), finish(pair.b)});
+  for (; i + kLine <= count; i += kLine) {
+    Line line;
+    for (std::size_t p = 0; p < kLine / kPair; ++p) {
+      const Pair pair = load_pair(src + i + p * kPair);
+      line.pairs[p] = {finish(pair.a), finish(pair.b)};
+    }
+    store_line(dst + i, line);
   }
   return i;
 }

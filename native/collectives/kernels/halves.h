@@ -157,21 +157,6 @@ inline void store_pair(Half* to, Pair pair) {
   __builtin_memcpy(to, &words, sizeof words);
 }
 
-// Rounds after the packing, 16 bits at a time: up if what is cut off is more than half of the last
-// bit, or just half and that bit is set. A NaN shows in the bits that are kept: it comes from
-// arithmetic, which makes it quiet, or from a bfloat16.
-inline void store_pair(Bfloat16* to, Pair pair) {
-  const auto a = __builtin_bit_cast(Words, pair.a);
-  const auto b = __builtin_bit_cast(Words, pair.b);
-  const auto kept = __builtin_bit_cast(Shorts, ((a >> 16) & ~kUpper) | (b & kUpper));
-  const auto cut = __builtin_bit_cast(UnsignedShorts, (a & ~kUpper) | (b << 16));
-  const auto last = __builtin_bit_cast(UnsignedShorts, kept & 1);
-  const Shorts up = cut > 0x8000 - last;  // true is -1
-  const Shorts nan = (kept & kShortMagnitude) > Bfloat16::kInfinity;
-  const Shorts halves = nan ? all<Shorts>(Bfloat16::kNan) : kept - up;
-  __builtin_memcpy(to, &halves, sizeof halves);
-}
-
 // Partial results, which keep the order of the pair.
 inline Pair load_pair(const float* from) {
   Floats a;
@@ -186,8 +171,16 @@ inline void store_pair(float* to, Pair pair) {
   __builtin_memcpy(to + kPair / 2, &pair.b, sizeof pair.b);
 }
 
-// The CPU's own conversions, of halves that lie side by side.
+// A cache line of halves, or as many partial results.
+inline constexpr std::size_t kLine = 64 / sizeof(std::uint16_t);
+struct Line {
+  Pair pairs[kLine / kPair];
+};
+
 #if defined(__F16C__)
+// The CPU's own conversions, of halves that lie side by side. And what vector extensions cannot say
+// as shortly: whether a line has a NaN; the lower halves of one's words with the upper halves of
+// the other's; a difference that is not below zero.
 #if defined(__AVX512F__)
 // With a mask of all lanes: GCC 12 warns of an uninitialized value in the unmasked intrinsics.
 inline constexpr __mmask16 kEvery = 0xffff;
@@ -201,7 +194,19 @@ inline void store_vector(Float16* to, Floats value) {
                       _mm512_maskz_cvtps_ph(kEvery, value, _MM_FROUND_TO_NEAREST_INT));
 }
 
-inline bool any_nan(Floats a, Floats b) { return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0; }
+inline bool any_nan(const Line& line) {
+  return _mm512_cmp_ps_mask(line.pairs[0].a, line.pairs[0].b, _CMP_UNORD_Q) != 0;
+}
+
+inline Shorts join(Words lower, Words upper) {
+  return reinterpret_cast<Shorts>(_mm512_mask_blend_epi16(
+      0xaaaaaaaa, reinterpret_cast<__m512i>(lower), reinterpret_cast<__m512i>(upper)));
+}
+
+inline Shorts less(Shorts value, Shorts by) {
+  return reinterpret_cast<Shorts>(
+      _mm512_subs_epu16(reinterpret_cast<__m512i>(value), reinterpret_cast<__m512i>(by)));
+}
 #else
 inline Floats load_vector(const Float16* from) {
   return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -212,8 +217,21 @@ inline void store_vector(Float16* to, Floats value) {
                    _mm256_cvtps_ph(value, _MM_FROUND_TO_NEAREST_INT));
 }
 
-inline bool any_nan(Floats a, Floats b) {
-  return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
+inline bool any_nan(const Line& line) {
+  const auto& [first, second] = line.pairs;
+  const __m256 one = _mm256_cmp_ps(first.a, first.b, _CMP_UNORD_Q);
+  const __m256 other = _mm256_cmp_ps(second.a, second.b, _CMP_UNORD_Q);
+  return _mm256_movemask_ps(_mm256_or_ps(one, other)) != 0;
+}
+
+inline Shorts join(Words lower, Words upper) {
+  return reinterpret_cast<Shorts>(
+      _mm256_blend_epi16(reinterpret_cast<__m256i>(lower), reinterpret_cast<__m256i>(upper), 0xaa));
+}
+
+inline Shorts less(Shorts value, Shorts by) {
+  return reinterpret_cast<Shorts>(
+      _mm256_subs_epu16(reinterpret_cast<__m256i>(value), reinterpret_cast<__m256i>(by)));
 }
 #endif
 
@@ -221,14 +239,60 @@ inline Pair load_pair(const Float16* from) {
   return {load_vector(from), load_vector(from + kPair / 2)};
 }
 
-// A rare branch costs less than making every value canonical.
-inline void store_pair(Float16* to, Pair pair) {
-  if (any_nan(pair.a, pair.b)) [[unlikely]]
-    pair = {canonical(pair.a), canonical(pair.b)};
+inline void store_numbers(Float16* to, Pair pair) {
   store_vector(to, pair.a);
   store_vector(to + kPair / 2, pair.b);
 }
+
+// Rounds after the packing, 16 bits at a time: up if what is cut off is more than half of the last
+// bit, or just half and that bit is set. One less where it is not set leaves the first bit of what
+// is cut off to tell. No overflow: infinity and the NaN stay themselves.
+inline void store_numbers(Bfloat16* to, Pair pair) {
+  const auto a = __builtin_bit_cast(Words, pair.a);
+  const auto b = __builtin_bit_cast(Words, pair.b);
+  const Shorts kept = join(a >> 16, b);
+  const Shorts cut = less(join(a, b << 16), ~kept & 1);
+  const Shorts halves = kept - (cut >> 15);  // a first bit that is set, moved on to all: -1
+  __builtin_memcpy(to, &halves, sizeof halves);
+}
+
+inline void store_pair(Float16* to, Pair pair) {
+  store_numbers(to, {canonical(pair.a), canonical(pair.b)});
+}
+inline void store_pair(Bfloat16* to, Pair pair) {
+  store_numbers(to, {canonical(pair.a), canonical(pair.b)});
+}
+
+// A rare branch costs less than making every value canonical.
+template <typename Half>
+inline void store_half_line(Half* to, Line line) {
+  if (any_nan(line)) [[unlikely]] {
+    for (Pair& pair : line.pairs) pair = {canonical(pair.a), canonical(pair.b)};
+  }
+  for (std::size_t p = 0; p < kLine / kPair; ++p) store_numbers(to + p * kPair, line.pairs[p]);
+}
+inline void store_line(Float16* to, const Line& line) { store_half_line(to, line); }
+inline void store_line(Bfloat16* to, const Line& line) { store_half_line(to, line); }
+#else
+// The same with what all CPUs have. A NaN shows in the bits that are kept: it comes from
+// arithmetic, which makes it quiet, or from a bfloat16.
+inline void store_pair(Bfloat16* to, Pair pair) {
+  const auto a = __builtin_bit_cast(Words, pair.a);
+  const auto b = __builtin_bit_cast(Words, pair.b);
+  const auto kept = __builtin_bit_cast(Shorts, ((a >> 16) & ~kUpper) | (b & kUpper));
+  const auto cut = __builtin_bit_cast(UnsignedShorts, (a & ~kUpper) | (b << 16));
+  const auto last = __builtin_bit_cast(UnsignedShorts, kept & 1);
+  const Shorts up = cut > 0x8000 - last;  // true is -1
+  const Shorts nan = (kept & kShortMagnitude) > Bfloat16::kInfinity;
+  const Shorts halves = nan ? all<Shorts>(Bfloat16::kNan) : kept - up;
+  __builtin_memcpy(to, &halves, sizeof halves);
+}
 #endif
+
+template <typename T>
+inline void store_line(T* to, const Line& line) {
+  for (std::size_t p = 0; p < kLine / kPair; ++p) store_pair(to + p * kPair, line.pairs[p]);
+}
 
 }  // namespace
 

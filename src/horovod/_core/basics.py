@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from horovod._core import runtime
+import os
+
+from horovod._config import Settings
+from horovod._core import mpi, runtime
 from horovod._core.runtime import is_initialized
 from horovod._core.session import init, shutdown
 from horovod._core.timeline import start_timeline, stop_timeline
@@ -74,19 +77,23 @@ def is_homogeneous() -> bool:
 
 
 def mpi_built() -> bool:
-    """Whether collectives can go through MPI: not in this version."""
-    return False
+    """Whether collectives can go through MPI, by ``HOROVOD_CPU_OPERATIONS=mpi``: whether mpi4py is there."""
+    return mpi.installed()
 
 
 def mpi_enabled() -> bool:
-    """Whether collectives go through MPI: not in this version. ``mpirun`` can start jobs all the same."""
-    return False
+    """Whether collectives go through MPI in this job. ``mpirun`` can start jobs that use none."""
+    if is_initialized():
+        return runtime.current().settings.cpu_operations == "mpi"
+    return Settings.from_env(os.environ).cpu_operations == "mpi"
 
 
 def mpi_threads_supported() -> bool:
-    """Whether MPI may be called from several threads; ``ValueError``, as no collective goes through MPI."""
+    """Whether the program may call MPI from any thread; ``ValueError`` if no collective goes through MPI."""
     runtime.current()
-    raise ValueError("Horovod does not use MPI in this job: mpi_enabled() is False.")
+    if not mpi_enabled():
+        raise ValueError("Horovod does not use MPI in this job: mpi_enabled() is False.")
+    return mpi.has_threads()
 
 
 def gloo_built() -> bool:
@@ -95,8 +102,8 @@ def gloo_built() -> bool:
 
 
 def gloo_enabled() -> bool:
-    """Whether this job runs without MPI: always."""
-    return True
+    """Whether this job runs without MPI."""
+    return not mpi_enabled()
 
 
 def nccl_built() -> int:

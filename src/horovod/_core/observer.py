@@ -72,6 +72,7 @@ def error_makers(who: Identity) -> tuple[Callable[[str, int], BaseException], ..
         LostPeer(who),
         _plain(EngineShutdownError),
         _plain(HorovodInternalError),
+        _plain(HorovodInternalError),
     )
 
 
@@ -97,7 +98,7 @@ class LostPeer:
 
         with self._lock:
             if rank not in self._told:
-                self._told[rank] = desk.how_ended(self._who.job_id, rank, ASK_SECONDS)
+                self._told[rank] = desk.how_ended(self._who.job_id, rank, ASK_SECONDS, asker=self._who.rank)
             return self._told[rank]
 
 

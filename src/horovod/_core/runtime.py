@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from horovod import _native
 from horovod._config import Settings
-from horovod._core import observer
+from horovod._core import mpi, observer
 from horovod._core.affinity import pinned
 from horovod._core.communicators import place_in
 from horovod._core.log import configure, logger
@@ -86,10 +86,11 @@ def init(comm: Any = None, dynamic_process_sets: bool = False) -> bool:
         _point_out_variables(launched)
         # Counted only when it comes to a world: a rank that failed alone tries again for the same one.
         generation = _generations[who.job_id] + 1
-        built = _build(who, settings, generation)
+        built = _build(comm, launched, who, settings, generation)
         dynamic = dynamic_process_sets or settings.dynamic_process_sets
         _current = replace(built, dynamic_process_sets=dynamic)
         _generations[who.job_id] = generation
+        _native.set_current_world(built.engine, who.local_rank, who.local_size)
         if who.launcher == "horovodrun":
             _check_in(launched, built.engine.plane)
         return True
@@ -125,6 +126,7 @@ def _end(last_words: str) -> None:
     global _current, _ending
     if _current is not None:
         _ending, _current = _current, None
+        _native.clear_current_world()
         _ending.engine.shutdown(last_words)
         _ending.give_up_claim()
         while _at_end:
@@ -174,7 +176,7 @@ def _refuse_in_callback(call: str) -> None:
         )
 
 
-def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
+def _build(comm: Any, launched: Identity, who: Identity, settings: Settings, generation: int) -> Runtime:
     options: dict[str, int] = {
         "fusion_threshold": settings.fusion_threshold,
         "groups_alone": int(settings.disable_group_fusion),
@@ -193,6 +195,9 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             f"The launcher ({who.launcher}) placed {who.size} ranks on several machines, {who.local_size} on "
             "this one. This version works on one machine only."
         )
+    uses_mpi = settings.cpu_operations == "mpi"
+    if uses_mpi:
+        mpi.require()
     # Not needed in a world of one, and not free to import.
     from horovod.rendezvous import meeting
 
@@ -210,7 +215,13 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
             region_bytes=_native.shm_bytes_needed(who.size),
             nonce_offset=_native.NONCE_OFFSET,
         ),
-        lambda world: _start(who, world, settings, options),
+        lambda world: _start(
+            who,
+            world,
+            settings,
+            options,
+            lambda: mpi.engine_handles(comm, launched, who, settings, world.key) if uses_mpi else None,
+        ),
     )
     if world.why_sockets and settings.cpu_operations in ("auto", "torch"):
         logger.warning("the ranks use sockets, which are slower than shared memory: %s", world.why_sockets)
@@ -221,24 +232,44 @@ def _build(who: Identity, settings: Settings, generation: int) -> Runtime:
 
 
 def _start(
-    who: Identity, world: meeting.World, settings: Settings, options: dict[str, int]
+    who: Identity,
+    world: meeting.World,
+    settings: Settings,
+    options: dict[str, int],
+    mpi_handles: Callable[[], mpi.Handles | None],
 ) -> _native.Engine:
+    try:
+        handles = mpi_handles()
+    except BaseException:
+        world.close()
+        raise
     with pinned(settings.thread_affinity, who.local_rank, who.local_size):
-        return _engine(who, world, options)
+        return _engine(who, world, options, handles)
 
 
-def _engine(who: Identity, world: meeting.World, options: dict[str, int]) -> _native.Engine:
+def _engine(
+    who: Identity, world: meeting.World, options: dict[str, int], handles: mpi.Handles | None
+) -> _native.Engine:
     errors, watcher = observer.error_makers(who), (observer.place, observer.warn)
     peers = [(m.rank, m.host, m.pid, world.watch.get(m.rank, -1)) for m in world.members]
     if world.region is None:
         control = [world.control.get(rank, -1) for rank in range(who.size)]
         data = [world.data.get(rank, -1) for rank in range(who.size)]
         return _native.Engine.tcp(
-            who.rank, who.size, world.wake, control, data, peers, options, errors, watcher
+            who.rank, who.size, world.wake, control, data, peers, options, errors, watcher, handles
         )
     try:
         return _native.Engine.shm(
-            who.rank, who.size, world.region, world.wake, world.eventfds, peers, options, errors, watcher
+            who.rank,
+            who.size,
+            world.region,
+            world.wake,
+            world.eventfds,
+            peers,
+            options,
+            errors,
+            watcher,
+            handles,
         )
     finally:
         os.close(world.region)

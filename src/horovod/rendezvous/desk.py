@@ -40,9 +40,10 @@ class CheckIn(msgspec.Struct, tag=True, forbid_unknown_fields=True):
 
 
 class HowEnded(msgspec.Struct, tag=True, forbid_unknown_fields=True):
-    """How did this rank end? The answer, :class:`Ended`, comes when it has."""
+    """How did this rank end, which ``asker`` has lost? The answer, :class:`Ended`, comes when it has."""
 
     rank: Number
+    asker: Number
 
 
 class Ended(msgspec.Struct, tag=True, forbid_unknown_fields=True):
@@ -66,12 +67,12 @@ def check_in(job_id: str, facts: CheckIn) -> bool:
     return True
 
 
-def how_ended(job_id: str, rank: int, timeout: float) -> str | None:
+def how_ended(job_id: str, rank: int, timeout: float, *, asker: int) -> str | None:
     """How ``rank`` ended, as soon as the launcher knows; None if it does not within ``timeout`` seconds."""
     deadline = time.monotonic() + timeout
     try:
         with closing(_call(job_id, deadline)) as launcher:
-            launcher.send(HowEnded(rank))
+            launcher.send(HowEnded(rank, asker))
             answer, descriptors = launcher.receive(max(0.001, deadline - time.monotonic()))
             for descriptor in descriptors:
                 os.close(descriptor)

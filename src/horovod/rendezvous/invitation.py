@@ -29,7 +29,7 @@ class Invitation:
     generation: int
     version: str
     plane: str
-    """``auto``, ``shm`` or ``tcp``"""
+    """``auto``, ``shm``, ``tcp`` or ``mpi``: the last is for the tensors, ranks meet as with ``auto``"""
     timeout: float
     create_region: Callable[[], int]
     """Makes the shared region and returns its descriptor; ``OSError`` if this machine cannot."""

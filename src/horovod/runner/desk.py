@@ -48,6 +48,8 @@ class Desk:
         self._limit = SPARE_CALLERS + 2 * size
         self._present: dict[int, CheckIn] = {}
         self._ended: dict[int, str] = {}
+        self.bereaved: set[int] = set()
+        """Ranks that have lost another one: what becomes of them after that is not their fault."""
         self._has_refused = False
         self._can_speak = False
         self._selector: selectors.BaseSelector | None = None
@@ -78,8 +80,8 @@ class Desk:
             self._answer(caller, how)
 
     def finish(self) -> None:
-        """The job is over. Hear who has called already, since a rank may check in and end at once; close."""
-        if self._verbose and self._selector is not None:
+        """The job is over. Hear who has called already, since a rank may call and end at once; close."""
+        if self._selector is not None:
             for _ in range(BACKLOG):
                 if not self._on_call():
                     break
@@ -111,8 +113,6 @@ class Desk:
 
     def _on_call(self) -> bool:
         """Let one caller in; whether there was one."""
-        if not self._can_speak:
-            self._learn_to_speak()
         try:
             connection, _ = self._listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
@@ -122,6 +122,8 @@ class Desk:
                 self._refuse(f"the ranks cannot be answered any more ({error.strerror})")
                 self.close()
             return False
+        if not self._can_speak:
+            self._learn_to_speak()
         if len(self._callers) >= self._limit:
             self._make_room()
         try:
@@ -154,7 +156,11 @@ class Desk:
         if isinstance(request, self._protocol.CheckIn):
             self._drop(caller)
             self._check_in(request)
-        elif request.rank in self._ended:
+            return
+        if request.asker >= self._size:
+            raise self._messages.ChannelError("a request of no rank of this job")
+        self.bereaved.add(request.asker)
+        if request.rank in self._ended:
             self._answer(caller, self._ended[request.rank])
         else:
             caller.asks_about = request.rank

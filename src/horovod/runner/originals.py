@@ -45,12 +45,7 @@ ORIGINALS = (
     ),
     Original(("--torus-allreduce", "--no-torus-allreduce"), _ONE_MACHINE, yaml=("params.torus_allreduce",)),
     Original(("--num-nccl-streams",), "NCCL is torch's", 1, yaml=("library_options.num_nccl_streams",)),
-    Original(
-        ("--mpi-threads-disable", "--no-mpi-threads-disable"),
-        "MPI moves no data",
-        yaml=("library_options.mpi_threads_disable",),
-    ),
-    Original(("--tcp",), "MPI moves no data"),
+    Original(("--tcp",), "the MPI library chooses by itself; --mpi-args has its options"),
     Original(
         ("--gloo-timeout-seconds",),
         "see --start-timeout and --stall-check-shutdown-time-seconds",

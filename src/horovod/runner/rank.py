@@ -159,10 +159,11 @@ class Rank:
             with contextlib.suppress(BrokenPipeError):
                 os.write(self.channels.control, bytes([signum]))
 
-    def outcome(self) -> RankOutcome:
-        """How it ended, for the report."""
+    def outcome(self, *, bereaved: bool) -> RankOutcome:
+        """How it ended, for the report; ``bereaved``: it had lost another rank before."""
         assert self.wait_status is not None
         code = os.waitstatus_to_exitcode(self.wait_status)
         # "localhost" says little in a log file that was collected from somewhere.
         host = os.uname().nodename if is_local(self.worker.slot.host) else self.worker.slot.host
-        return RankOutcome(self.number, host, self.pid, code, self.ended_at, self.stderr.tail.text())
+        tail = self.stderr.tail.text()
+        return RankOutcome(self.number, host, self.pid, code, self.ended_at, tail, bereaved)

@@ -32,6 +32,8 @@ class RankOutcome:
     at: float
     tail: Sequence[str] = field(default=())
     """The last lines that it wrote to standard error."""
+    bereaved: bool = False
+    """Whether it had told the launcher that another rank was lost."""
 
 
 def exit_code(code: int) -> int:
@@ -66,8 +68,10 @@ def own_end(outcomes: Sequence[RankOutcome]) -> RankOutcome | None:
 
 
 def is_secondary(outcome: RankOutcome) -> bool:
-    """Whether the rank ended with an error that says that *another* rank was lost."""
-    return outcome.code > 0 and any(_PEER_WAS_LOST.match(line) for line in _last_traceback(outcome.tail))
+    """Whether the rank ended with an error because *another* rank was lost."""
+    return outcome.code > 0 and (
+        outcome.bereaved or any(_PEER_WAS_LOST.match(line) for line in _last_traceback(outcome.tail))
+    )
 
 
 def failure_report(

@@ -277,7 +277,8 @@ class Supervisor:
 
     def _conclude(self, started_at: float) -> int:
         """Say how it went, and the exit code."""
-        outcomes = [rank.outcome() for rank in self._ranks]
+        bereaved = self._desk.bereaved if self._desk is not None else ()
+        outcomes = [rank.outcome(bereaved=rank.number in bereaved) for rank in self._ranks]
         stopped_at = self._sent[0].at if self._sent else None
         blamed = blame(outcomes, stopped_at, frozenset(sent.signum for sent in self._sent))
         if self._interrupts and not _came_first(blamed, self._interrupts[0]):

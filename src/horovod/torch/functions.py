@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from horovod._core.agreement import agree
 from horovod._core.objects import allgather_object, broadcast_object
 from horovod._core.runtime import engine
-from horovod.torch._agreement import agree
 from horovod.torch._asynchronous import broadcast_async_
 from horovod.torch._handles import synchronize
 

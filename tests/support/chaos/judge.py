@@ -139,9 +139,8 @@ def _kept(rank: int, outcome: Outcome) -> list[str]:
 def _launcher(script: Script, outcome: Outcome, guilty: Mapping[int, Fault]) -> list[str]:
     """horovodrun ends with the code of a rank that failed, and says which one was the first."""
     failed = {rank: EXIT_CODES[fault.kind] for rank, fault in guilty.items() if EXIT_CODES[fault.kind] != 0}
-    # Who ended with 0 has not failed, but those who missed it have. Who raised says goodbye to the others
-    # before its process ends: theirs may end sooner.
-    if any(fault.kind == "raise" or EXIT_CODES[fault.kind] == 0 for fault in guilty.values()):
+    # Who ended with 0 has not failed, but those who missed it have.
+    if any(EXIT_CODES[fault.kind] == 0 for fault in guilty.values()):
         failed |= {rank: FAILED for rank in range(script.size) if _events(outcome, rank, "error")}
     codes = {128 - code if code < 0 else code for code in failed.values()} or {0}
     complaints = []

@@ -20,10 +20,7 @@ import horovod.numpy as hvd
 from horovod.exceptions import HorovodInternalError, InitError
 from tests.support.chaos import deeds, operations, remains
 from tests.support.chaos.script import FAILED, Fault, Script
-from tests.support.chaos.story import Story, read
-
-PATIENCE = 20.0
-"""Seconds that a patient rank waits for the others' errors."""
+from tests.support.chaos.story import Story
 
 
 def main(directory: str) -> None:
@@ -43,23 +40,10 @@ def main(directory: str) -> None:
         story.tell("before", **resources())
         with contextlib.suppress(deeds.Leave):
             part.play()
-        if part.failed and part.script.patient:
-            await_others(here, part.script.size)
         hvd.shutdown()
         story.tell("after", **resources())
     if part.failed:
         sys.exit(FAILED)
-
-
-def await_others(directory: Path, size: int) -> None:
-    """Waits until every rank has an error, or has come to its end by itself or a fault."""
-    ends = {"error", "end", "fired"}
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        stories = [read(directory / f"story.{rank}") for rank in range(size)]
-        if all(any(event["event"] in ends for event in story) for story in stories):
-            return
-        time.sleep(0.005)
 
 
 class _Part:

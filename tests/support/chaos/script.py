@@ -88,9 +88,6 @@ class Script:
     operations: tuple[str, ...]
     faults: tuple[Fault, ...]
     launcher: str = "none"
-    patient: bool = False
-    """Whether a rank that has got an error stays until the others have one too: when it leaves at once, a
-    slow one may hear of that before it hears of the cause."""
 
     def __post_init__(self) -> None:
         if (self.operations[0], self.operations[-1]) != ("init", "shutdown"):

@@ -1,14 +1,14 @@
-#include "planes/tcp_cargo.h"
+#include "planes/item_cargo.h"
 
 namespace khorovod {
 
 namespace {
 
-Cargo part(const TcpWork& cut, const Stream& stream, std::uint64_t chunk) {
+Cargo part(const ItemWork& cut, const Stream& stream, std::uint64_t chunk) {
   return {&stream, cut.share(chunk, stream)};
 }
 
-Cargo reduced_by(const TcpWork& cut, int member, std::uint64_t chunk) {
+Cargo reduced_by(const ItemWork& cut, int member, std::uint64_t chunk) {
   Cargo cargo = part(cut, cut.work.streams.front(), chunk);
   cargo.share = share_of(member, cut.work.members->size(), cargo.share, dtype_size(cut.work.wire));
   return cargo;
@@ -20,7 +20,7 @@ const Stream& stream_of(const std::vector<Stream>& streams, int member) {
 
 }  // namespace
 
-Cargo cargo_of(const TcpWork& cut, ItemKind kind, int from, int to, std::uint64_t chunk) {
+Cargo cargo_of(const ItemWork& cut, ItemKind kind, int from, int to, std::uint64_t chunk) {
   const Work& work = cut.work;
   const bool input = kind == kInput;
   switch (work.movement) {
@@ -42,7 +42,7 @@ Cargo cargo_of(const TcpWork& cut, ItemKind kind, int from, int to, std::uint64_
   return {};
 }
 
-Cargo own_part(const TcpWork& cut, std::uint64_t chunk) {
+Cargo own_part(const ItemWork& cut, std::uint64_t chunk) {
   switch (cut.work.movement) {
     case Movement::kAllreduce:
       return reduced_by(cut, cut.me, chunk);
@@ -56,7 +56,7 @@ Cargo own_part(const TcpWork& cut, std::uint64_t chunk) {
   return {};
 }
 
-int broadcast_parent(const TcpWork& cut, int member) {
+int broadcast_parent(const ItemWork& cut, int member) {
   const int n = cut.work.members->size();
   const int place = (member - cut.work.root + n) % n;
   if (place == 0) return -1;

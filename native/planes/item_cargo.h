@@ -1,15 +1,15 @@
-// What travels between two ranks for a chunk of a work: pure functions of the work, which both ends
-// of a connection compute alike.
+// What travels between two ranks for a chunk of a work: pure functions of the work, which both
+// ranks compute alike.
 #pragma once
 
 #include "planes/streaming.h"
 
 namespace khorovod {
 
-// Items of a work, see tcp_plane.h.
+// Items of a work, see item_plane.h.
 enum ItemKind : std::uint32_t { kInput = 0, kResult = 1 };
 
-struct TcpWork : CutWork {
+struct ItemWork : CutWork {
   // For each member: how many chunks the earlier works have that this rank shares with it.
   std::vector<std::uint64_t> joint;
 };
@@ -23,14 +23,14 @@ struct Cargo {
 };
 
 // What an item of a chunk carries from one member to another; one of them is this rank.
-Cargo cargo_of(const TcpWork& cut, ItemKind kind, int from, int to, std::uint64_t chunk);
+Cargo cargo_of(const ItemWork& cut, ItemKind kind, int from, int to, std::uint64_t chunk);
 
 // What this rank makes final of a chunk by itself: reduces it from everybody's inputs, or copies
 // what it would send to itself.
-Cargo own_part(const TcpWork& cut, std::uint64_t chunk);
+Cargo own_part(const ItemWork& cut, std::uint64_t chunk);
 
 // From whom a member gets what is broadcast; -1 for the root.
-int broadcast_parent(const TcpWork& cut, int member);
+int broadcast_parent(const ItemWork& cut, int member);
 
 // Whether what is received as an input waits in a slot until it is reduced.
 inline bool reduces(const Work& work) {

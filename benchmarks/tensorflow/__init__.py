@@ -1,0 +1,1 @@
+"""Training with TensorFlow and Keras: ``model.fit`` on two workers, and what a small gradient costs."""

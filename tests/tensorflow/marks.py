@@ -1,0 +1,23 @@
+"""Parameters of the tests of ``horovod.tensorflow``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.world import WorldKey
+
+SETTINGS = (
+    ("HOROVOD_DYNAMIC_PROCESS_SETS", "1"),
+    ("TF_CPP_MIN_LOG_LEVEL", "2"),
+    ("TF_ENABLE_ONEDNN_OPTS", "0"),
+)
+
+
+def on_worlds(*sizes: int) -> pytest.MarkDecorator:
+    """Runs the test in persistent worlds of these sizes.
+
+    On one plane: the frontend knows none. Process sets may be added, so that all tests share these worlds: to
+    import TensorFlow takes seconds.
+    """
+    keys = [WorldKey(size, "shm", SETTINGS) for size in sizes]
+    return pytest.mark.parametrize("world", keys, ids=[f"np{size}" for size in sizes], indirect=True)
