@@ -220,7 +220,7 @@ class Settings:
         "HOROVOD_CPU_OPERATIONS",
         _choice(("auto", "shm", "tcp", "mpi", "torch"), {"gloo": "auto"}, missing=("ccl",)),
         group=TUNING,
-        help="What carries data between CPUs: auto, shm (shared memory), tcp or mpi (by mpi4py); gloo is auto. "
+        help="What carries data between CPUs: auto, shm (shared memory), tcp, mpi (by mpi4py); gloo is auto. "
         "torch has torch.distributed carry the tensors of horovod.torch, as it does those on GPUs.",
     )
     mpi_threads_disable: bool = _setting(
