@@ -154,9 +154,8 @@ class Settings:
         "HOROVOD_CPU_OPERATIONS",
         choice(("auto", "shm", "tcp", "mpi", "torch"), {"gloo": "auto"}, missing=("ccl",)),
         group=TUNING,
-        help="What carries data between CPUs: auto, shm (shared memory), tcp or mpi (mpi4py, under mpirun); "
-        "gloo means auto. torch has torch.distributed carry the tensors of horovod.torch, as it does those "
-        "on GPUs.",
+        help="What carries data between CPUs: auto, shm (shared memory), tcp, mpi (by mpi4py); gloo is auto. "
+        "torch has torch.distributed carry the tensors of horovod.torch, as it does those on GPUs.",
     )
     mpi_threads_disable: bool = _setting(
         False,
@@ -166,11 +165,7 @@ class Settings:
         help="Initialise MPI for one thread at a time: the program must not call MPI during operations.",
         flags=(
             Flag(("--mpi-threads-disable",), "initialise MPI for one thread at a time", constant=True),
-            Flag(
-                ("--no-mpi-threads-disable",),
-                "let all threads call MPI at the same time (default)",
-                constant=False,
-            ),
+            Flag(("--no-mpi-threads-disable",), "let all threads call MPI (default)", constant=False),
         ),
         yaml=("library_options.mpi_threads_disable", BOOL),
     )
