@@ -107,7 +107,6 @@ void Timeline::run() {
       const Delivery delivery = take_first();
       lock.unlock();
       write(delivery);
-      std::this_thread::yield();  // a rank that woke up need not wait for the end of a time slice
       lock.lock();
     }
     if (stopping_) return;  // close() does the rest, at its own priority
