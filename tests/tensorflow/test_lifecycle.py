@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.outcomes import Raised, assert_raised, error_of
-from tests.support.world import Workers
+from tests.support.world import Workers, workers
 from tests.tensorflow.marks import SETTINGS
 
-Start = Callable[..., Workers]
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Workers]:
+    """Two processes that are in no world: every test makes its own, and ends it."""
+    two = workers(2, settings=dict(SETTINGS))
+    two.run(_import_tensorflow, deadline=100)
+    yield two
+    two.kill()
 
 
-@pytest.fixture
-def world(start_workers: Start) -> Workers:
-    """Two processes of this test alone, not initialised."""
-    return start_workers(2, settings=dict(SETTINGS))
+def _import_tensorflow() -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what TensorFlow itself imports
+        import tensorflow  # noqa: F401
+
+    import horovod.tensorflow  # noqa: F401
 
 
 def test_kernels_across_worlds(world: Workers) -> None:
