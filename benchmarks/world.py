@@ -49,8 +49,14 @@ class Launched(Protocol):
 class World:
     """`size` ranks of `peer`, waiting for cases without using a core."""
 
-    def __init__(self, peer: Launched, size: int, worker: str = "benchmarks.worker") -> None:
-        self.peer, self.size, self._worker = peer, size, worker
+    def __init__(
+        self,
+        peer: Launched,
+        size: int,
+        worker: str = "benchmarks.worker",
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        self.peer, self.size, self._worker, self._start_seconds = peer, size, worker, start_seconds
         memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self._directory = Path(tempfile.mkdtemp(prefix="khorovod-bench-", dir=memory))
         self._log = (self._directory / "log").open("wb")
@@ -136,13 +142,14 @@ class World:
                     start_new_session=True,
                 )
                 self._processes.append(process)
-            self._accept(listener, time.monotonic() + START_SECONDS)
+            self._accept(listener, time.monotonic() + self._start_seconds)
 
     def _accept(self, listener: socket.socket, deadline: float) -> None:
         while len(self._channels) < self.size:
             self._fail_if_gone()
             if time.monotonic() > deadline:
-                raise self._failure(f"only {len(self._channels)} of {self.size} ranks in {START_SECONDS} s")
+                here = f"only {len(self._channels)} of {self.size} ranks"
+                raise self._failure(f"{here} in {self._start_seconds} s")
             with contextlib.suppress(TimeoutError):
                 sock, _ = listener.accept()
                 sock.settimeout(LEAVE_SECONDS)

@@ -44,7 +44,9 @@ def _measure(options: argparse.Namespace, rounds: int) -> dict[str, Any]:
     worlds: dict[str, World] = {}
     try:
         for name in options.trainers:
-            worlds[name] = World(TRAINERS[name](), options.ranks, "benchmarks.tensorflow.worker")
+            worlds[name] = World(
+                TRAINERS[name](), options.ranks, "benchmarks.tensorflow.worker", start_seconds=SECONDS
+            )
         for number in range(rounds):
             order = sorted(worlds)
             turn = number % len(order)  # who comes first changes
