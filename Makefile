@@ -117,7 +117,8 @@ $(STAMPS)/torch: $(STAMPS)/tools
 TENSORFLOW ?= tensorflow-cpu==2.21.0
 TF_KERAS ?= tf_keras==2.21.0
 $(STAMPS)/tensorflow: $(STAMPS)/tools
-	$(PIP) "$(TENSORFLOW)" "$(TF_KERAS)"
+	$(PIP) "$(TENSORFLOW)"
+	$(PIP) --no-deps "$(TF_KERAS)"  # which would bring the other tensorflow, too
 	touch $@
 
 # Other libraries, for tests of launchers and for comparison: torch, mpi4py, Open MPI, MPICH, matplotlib.
