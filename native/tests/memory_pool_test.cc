@@ -1,5 +1,5 @@
-// The pool of results: memory comes back, not more than allowed is kept, and a child that was forked
-// while threads use the pool can let go of what it has.
+// The pool of results: memory comes back, not more than allowed is kept, and a child that was
+// forked while threads use the pool can let go of what it has.
 #include "base/memory_pool.h"
 
 #include <sys/wait.h>
