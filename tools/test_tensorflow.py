@@ -35,8 +35,8 @@ def main() -> int:
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", options.environment], check=True)
     minor = ".".join(options.version.split(".")[:2])
-    frameworks = [f"tensorflow-cpu=={options.version}", f"tf_keras~={minor}.0"]
-    _pip(python, *frameworks, *NEEDED)
+    _pip(python, f"tensorflow-cpu=={options.version}", *NEEDED)
+    _pip(python, "--no-deps", f"tf_keras~={minor}.0")  # which would bring the other tensorflow, too
     wheel = max(options.wheels.glob("khorovod-*.whl"), key=lambda path: path.stat().st_mtime)
     _pip(python, "--force-reinstall", "--no-deps", str(wheel))
     _pip(python, "cloudpickle>=3.0", "msgspec>=0.18", "psutil>=5.9", "PyYAML>=6.0")
