@@ -216,3 +216,26 @@ def test_what_cannot_be_had_is_refused(words: list[str]) -> None:
 def test_what_does_not_go_together(words: list[str], complaint: str) -> None:
     with pytest.raises(UsageError, match=complaint):
         parse(["-np", "1", *words, "ls"])
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "ranks"),
+    [
+        (["ls"], {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "6"}, 6),
+        (["-np", "2", "ls"], {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "6"}, 2),
+    ],
+)
+def test_lsf_tells_how_many_ranks(words: list[str], environ: dict[str, str], ranks: int) -> None:
+    found = parse(words, environ)
+    assert isinstance(found, Options)
+    assert found.num_proc == ranks
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [{"LSB_DJOB_NUMPROC": "6"}, {"LSB_JOBID": "7"}, {"LSB_JOBID": "7", "LSB_DJOB_NUMPROC": "some"}],
+    ids=str,
+)
+def test_outside_of_lsf_somebody_must_tell(environ: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="-np is missing"):
+        parse(["ls"], environ)

@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run ``horovodrun`` with ``argv`` (default: the process's own) and return its exit code."""
     _open_standard_descriptors()
     try:
-        options = parse(sys.argv[1:] if argv is None else argv)
+        options = parse(sys.argv[1:] if argv is None else argv, os.environ)
     except UsageError as error:
         return _complain(f"{error} (see horovodrun --help)", USAGE)
     if isinstance(options, str):

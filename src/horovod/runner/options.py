@@ -8,8 +8,9 @@ from __future__ import annotations
 import argparse
 import difflib
 import enum
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -255,8 +256,11 @@ class Question(enum.Enum):
     DOCTOR = enum.auto()
 
 
-def parse(argv: Sequence[str]) -> Options | Question | str:
-    """The checked options, or a question, or a text to print. Raises :class:`UsageError`."""
+def parse(argv: Sequence[str], environ: Mapping[str, str] | None = None) -> Options | Question | str:
+    """The checked options, or a question, or a text to print. Raises :class:`UsageError`.
+
+    Of the environment only the batch system's word on the number of ranks counts here.
+    """
     parser = build_parser()
     words, command = split_command(argv, parser)
     found = parser.parse_args(words)
@@ -269,12 +273,13 @@ def parse(argv: Sequence[str]) -> Options | Question | str:
     ):
         if asked:
             return question
-    if found.num_proc is None:
+    num_proc = found.num_proc if found.num_proc is not None else _slots_of_lsf(environ or {})
+    if num_proc is None:
         raise UsageError("-np is missing: how many ranks shall be started?")
     if not command:
         raise UsageError("the command is missing: what shall the ranks run?")
     options = Options(
-        num_proc=found.num_proc,
+        num_proc=num_proc,
         command=command,
         hosts=found.hosts,
         hostfile=found.hostfile,
@@ -294,6 +299,12 @@ def parse(argv: Sequence[str]) -> Options | Question | str:
     return options
 
 
+def _slots_of_lsf(environ: Mapping[str, str]) -> int | None:
+    """How many slots LSF has given to this job; None outside of one."""
+    slots = environ.get("LSB_DJOB_NUMPROC", "")
+    return int(slots) if environ.get("LSB_JOBID") and slots.isdecimal() and int(slots) > 0 else None
+
+
 def check_together(options: Options) -> None:
     """Raises :class:`UsageError` for options that do not go together, wherever they come from."""
     if not options.mpi and (options.mpi_args is not None or options.binding_args is not None):
@@ -303,7 +314,7 @@ def check_together(options: Options) -> None:
 def parse_args(argv: Sequence[str] | None = None) -> Options:
     """The options in ``argv`` (default: this program's); ``SystemExit`` for whatever does not start a job."""
     try:
-        found = parse(sys.argv[1:] if argv is None else argv)
+        found = parse(sys.argv[1:] if argv is None else argv, os.environ)
     except UsageError as error:
         raise SystemExit(f"horovodrun: error: {error}") from None
     if not isinstance(found, Options):
