@@ -46,8 +46,8 @@ class LaneBuffer {
     if (memory_ == nullptr) memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
     return memory_.get();
   }
-  // For memory that somebody else may still touch: it is never given back.
-  void leak() { [[maybe_unused]] std::byte* const kept = memory_.release(); }
+  // For memory that somebody else may still touch.
+  std::unique_ptr<std::byte[]> take() { return std::move(memory_); }
 
  private:
   std::unique_ptr<std::byte[]> memory_;

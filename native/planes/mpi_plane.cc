@@ -186,7 +186,7 @@ int MpiPlane::awaited_in_vain(const std::function<bool(int)>& has_left) const {
   return -1;
 }
 
-// Receives are taken back; what cannot be ended keeps its memory until the process ends.
+// Receives are taken back; what cannot be ended keeps its memory.
 void MpiPlane::abort() {
   works_.clear();
   const Nanoseconds deadline = now_ns() + kEndTime;
@@ -207,8 +207,8 @@ void MpiPlane::abort() {
           route.started.pop_front();
         }
         if (route.started.empty()) continue;
-        route.memory.leak();
-        lanes_[i].staging.leak();
+        mpi_->keep(route.memory.take());
+        mpi_->keep(lanes_[i].staging.take());
         route.started.clear();
       }
     }

@@ -59,6 +59,11 @@ class PostOffice {
     return 0;
   }
 
+  void keep(std::unique_ptr<std::byte[]> memory) {
+    const std::lock_guard lock(mutex_);
+    kept_.push_back(std::move(memory));
+  }
+
   std::size_t under_way() const {
     const std::lock_guard lock(mutex_);
     return messages_.size();
@@ -85,6 +90,7 @@ class PostOffice {
   }
 
   mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<std::byte[]>> kept_;
   std::map<MessagePassing::Request, MessageRef> messages_;
   std::map<Way, std::vector<MessageRef>> sent_;
   std::map<Way, std::vector<MessageRef>> awaited_;
@@ -109,6 +115,7 @@ class FakeMpi : public MessagePassing {
     return office_->test(rank_, request, done, bytes);
   }
   int cancel(Request& request) override { return office_->cancel(request); }
+  void keep(std::unique_ptr<std::byte[]> memory) override { office_->keep(std::move(memory)); }
   std::string describe(int error) override {
     return error == PostOffice::kTooLong ? "message truncated" : "unknown error";
   }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 namespace khorovod {
@@ -28,6 +29,8 @@ class MessagePassing {
   virtual int test(Request& request, bool& done, std::size_t& bytes) = 0;
   // Asks that a receive be complete at once, without a message; it may have got one already.
   virtual int cancel(Request& request) = 0;
+  // Takes memory of messages that may never be complete.
+  virtual void keep(std::unique_ptr<std::byte[]> memory) = 0;
   virtual std::string describe(int error) = 0;
 };
 

@@ -76,6 +76,11 @@ class MpiLibrary final : public MessagePassing {
     return error;
   }
 
+  // MPI may use it until the process ends.
+  void keep(std::unique_ptr<std::byte[]> memory) override {
+    [[maybe_unused]] const std::byte* const kept = memory.release();
+  }
+
   std::string describe(int error) override {
     std::string text(kLongestText, '\0');
     int length = 0;

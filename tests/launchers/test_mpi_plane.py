@@ -149,7 +149,9 @@ try:
             raise ValueError("of mine")
         hvd.allreduce(np.ones(400_000), name="gradient")
 except PeerLostError as error:
-    with open(os.path.join(os.environ["TEST_DIR"], f"lost.{hvd.rank()}"), "w") as file: file.write(str(error))
+    here = os.environ["TEST_DIR"]
+    with open(f"{here}/new.{hvd.rank()}", "w") as file: file.write(str(error))
+    os.rename(f"{here}/new.{hvd.rank()}", f"{here}/lost.{hvd.rank()}")
 """
 
 
@@ -177,7 +179,8 @@ try:
             with open(f"{here}/pid.{hvd.rank()}.new", "w") as file: file.write(str(os.getpid()))
             os.rename(f"{here}/pid.{hvd.rank()}.new", f"{here}/pid.{hvd.rank()}")
 except PeerLostError as error:
-    with open(f"{here}/lost.{hvd.rank()}", "w") as file: file.write(str(error))
+    with open(f"{here}/new.{hvd.rank()}", "w") as file: file.write(str(error))
+    os.rename(f"{here}/new.{hvd.rank()}", f"{here}/lost.{hvd.rank()}")
     raise
 """
 
