@@ -6,8 +6,8 @@ namespace khorovod {
 
 namespace {
 
-// One of each world there has been. They are never freed, as a kernel may just be looking at one: a
-// few kilobytes per init(). The engine itself belongs to Python, and to the calls that are inside.
+// One of each world there has been. They are never freed, as a kernel may just be looking at one:
+// some bytes per init(). The engine itself belongs to Python, and to the calls that are inside.
 struct Entry {
   std::weak_ptr<Engine> engine;
   int local_rank;

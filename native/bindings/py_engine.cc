@@ -71,7 +71,8 @@ Observer observer_from(const nb::tuple& given) {
 }  // namespace
 
 PyEngine::PyEngine(World world, EngineOptions options, nb::tuple errors, nb::tuple observer)
-    : engine_(std::make_shared<Engine>(std::move(world), options, observer_from(observer))),
+    // Not by make_shared: whoever still has a weak_ptr would keep the engine's memory, too.
+    : engine_(std::make_unique<Engine>(std::move(world), options, observer_from(observer))),
       errors_(std::move(errors)) {}
 
 PyEngine::~PyEngine() {
