@@ -222,7 +222,9 @@ class Kernel {
 
 tf::Tensor floats(const std::vector<float>& values) {
   tf::Tensor tensor = new_tensor(tf::kFloat, {static_cast<std::int64_t>(values.size())});
-  std::memcpy(tensor.memory->data(), values.data(), values.size() * sizeof(float));
+  if (!values.empty()) {
+    std::memcpy(tensor.memory->data(), values.data(), values.size() * sizeof(float));
+  }
   return tensor;
 }
 

@@ -15,7 +15,7 @@ _ready: weakref.WeakSet[Workers] = weakref.WeakSet()
 def world(world: Workers) -> Workers:
     """The persistent world. To import TensorFlow takes long on a busy machine."""
     if world not in _ready:
-        world.run(_import_tensorflow, deadline=900)
+        world.run(_import_tensorflow, deadline=100)
         _ready.add(world)
     return world
 

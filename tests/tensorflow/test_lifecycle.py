@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.outcomes import Raised, assert_raised, error_of
-from tests.support.world import Workers
+from tests.support.world import Workers, workers
 from tests.tensorflow.marks import SETTINGS
 
-Start = Callable[..., Workers]
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Workers]:
+    """Two processes that are in no world: every test makes its own, and ends it."""
+    two = workers(2, settings=dict(SETTINGS))
+    two.run(_import_tensorflow, deadline=100)
+    yield two
+    two.kill()
 
 
-@pytest.fixture
-def world(start_workers: Start) -> Workers:
-    """Two processes of this test alone, not initialised."""
-    return start_workers(2, settings=dict(SETTINGS))
+def _import_tensorflow() -> None:
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what TensorFlow itself imports
+        import tensorflow  # noqa: F401
+
+    import horovod.tensorflow  # noqa: F401
 
 
 def test_kernels_across_worlds(world: Workers) -> None:
-    outcomes = world.run(_across_worlds, deadline=100)
+    outcomes = world.run(_across_worlds)
     assert [results for results, _ in outcomes] == [[3.0, 3.0, 3.0]] * 2
     for _, errors in outcomes:
         assert_raised(errors, "FailedPreconditionError", "hvd.init()")
@@ -48,7 +59,7 @@ def _across_worlds() -> tuple[list[float], list[Raised | None]]:
 
 @pytest.mark.parametrize("graph", [False, True], ids=["eager", "function"])
 def test_shutdown_with_operations_in_flight(world: Workers, graph: bool) -> None:
-    outcomes = world.run(_in_flight, graph, deadline=100)
+    outcomes = world.run(_in_flight, graph)
     assert_raised(outcomes[:1], "UnknownError", "shut down")
 
 
@@ -77,12 +88,13 @@ def _in_flight(graph: bool) -> Raised | None:
             time.sleep(0.001)
         hvd.shutdown()
         thread.join()
+    hvd.shutdown()
     return outcome[-1]
 
 
 def test_a_lost_rank(world: Workers) -> None:
     """Those that wait for it get an error that names it."""
-    outcomes = world.run(_lost, deadline=100)
+    outcomes = world.run(_lost)
     assert_raised(outcomes[:1], "UnknownError", "rank 1", "has shut down")
 
 
@@ -92,15 +104,17 @@ def _lost() -> Raised | None:
     import horovod.tensorflow as hvd
 
     hvd.init()
+    outcome = None
     if hvd.rank() == 0:
-        return error_of(tf.function(lambda: hvd.allreduce(tf.ones(2), name="alone")))
+        outcome = error_of(tf.function(lambda: hvd.allreduce(tf.ones(2), name="alone")))
     hvd.shutdown()
-    return None
+    return outcome
 
 
 def test_forked_children(world: Workers) -> None:
-    outcomes = world.run(_forked, deadline=100)
-    assert outcomes == ["FailedPreconditionError: forked"] * 2
+    for text in world.run(_forked):
+        assert text.startswith("FailedPreconditionError")
+        assert "forked child" in text
 
 
 def _forked() -> str:
@@ -125,5 +139,7 @@ def _forked() -> str:
         os._exit(0)
     os.close(writer)
     text = os.read(reader, 10_000).decode()
+    os.close(reader)
     os.waitpid(child, 0)
-    return "FailedPreconditionError: forked" if "forked child" in text else text
+    hvd.shutdown()
+    return text
