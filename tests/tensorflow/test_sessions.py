@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tests.support.outcomes import Raised, assert_raised, error_of
 from tests.support.world import Workers
 from tests.tensorflow.marks import on_worlds
 
@@ -85,3 +86,20 @@ def _variables() -> list[float]:
         session.run(tf.compat.v1.global_variables_initializer())
         updated = session.run(update)
         return [float(value) for value in [*updated, *session.run(variables)]]
+
+
+@on_worlds(1)
+def test_kinds_of_variables_are_not_mixed(world: Workers) -> None:
+    assert_raised(world.run(_mixed), "ValueError", "not both at once")
+
+
+def _mixed() -> Raised | None:
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+
+    with tf.Graph().as_default():
+        make = tf.compat.v1.get_variable
+        variables = [make(name, initializer=1.0, use_resource=name == "new") for name in ("old", "new")]
+        assert len(hvd.broadcast_(variables[:1], 0)) == 1
+        return error_of(hvd.broadcast_, variables, 0)

@@ -37,4 +37,4 @@ def broadcast_(
 
 def _is_resource(variable: Any) -> bool:
     handle = getattr(variable, "handle", None)
-    return handle is not None
+    return handle is not None and handle.dtype == tf.resource
