@@ -97,7 +97,7 @@ class Mirrored(Trainer):
         options = tf.distribute.experimental.CommunicationOptions(
             implementation=tf.distribute.experimental.CommunicationImplementation.RING
         )
-        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(options)
+        self._strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
         config = json.loads(os.environ["TF_CONFIG"])
         self.rank, self.size = config["task"]["index"], len(config["cluster"]["worker"])
         self.share = self.size  # it deals a batch out to the ranks

@@ -31,7 +31,7 @@ def main() -> None:
     hvd.init()
     keras.utils.set_random_seed(hvd.rank())
 
-    # 2. Every worker has another part of the data.
+    # 2. Every worker has another part of the data, and all have as many batches.
     digits = load_digits()
     images, labels = (digits.images[..., None] / 16.0).astype("float32"), digits.target.astype("int64")
     train = slice(297 + hvd.rank(), None, hvd.size())
@@ -74,7 +74,6 @@ def main() -> None:
         labels[train],
         batch_size=args.batch_size,
         epochs=args.epochs,
-        steps_per_epoch=1500 // hvd.size() // args.batch_size,
         callbacks=callbacks,
         verbose=2 if hvd.rank() == 0 else 0,
     )
