@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -179,7 +180,7 @@ class _Translated:
             try:
                 return found(*args, **kwargs)
             except tuple(self._classes) as error:
-                raise self._classes[type(error)](str(error)) from error
+                raise self._classes[type(error)](_undecorated(error.message)) from error
 
         return call
 
@@ -188,6 +189,11 @@ class _Translated:
 
     def join(self) -> int:
         return int(self._module.join())
+
+
+def _undecorated(message: str) -> str:
+    """Without what TensorFlow adds: in which of its operations it was, which may differ between ranks."""
+    return re.sub(r" \[Op:\w+\].*$", "", re.sub(r"^\{\{.*?\}\} ", "", message), flags=re.DOTALL)
 
 
 FRONTENDS: dict[str, type[Frontend]] = {
