@@ -61,9 +61,14 @@ def run(page: str) -> tuple[str, str]:
     horovodrun = [str(Path(sys.executable).parent / "horovodrun"), "-np", str(RANKS)]
     strict = ["-W", "error"] if page in PAGES else []
     script = [sys.executable, *strict, "-c", SCRIPT, f"docs/{page}", *spans]
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}  # TensorFlow tells what the CPU can do
     done = subprocess.run(
-        [*horovodrun, *script], cwd=ROOT, env=quiet, capture_output=True, text=True, timeout=240, check=False
+        [*horovodrun, *script],
+        cwd=ROOT,
+        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"},  # TensorFlow tells what the CPU can do
+        capture_output=True,
+        text=True,
+        timeout=60 if page in PAGES else 240,
+        check=False,
     )
     return done.stdout, done.stderr
 

@@ -60,7 +60,7 @@ class Trainee:
         data = data.with_options(options)
         self._model.fit(data, steps_per_epoch=2, verbose=0)
         times: list[float] = []
-        note = tf.keras.callbacks.LambdaCallback(on_batch_end=lambda *_: times.append(time.monotonic()))
+        note = tf.keras.callbacks.LambdaCallback(on_batch_end=lambda *_, **__: times.append(time.monotonic()))
         self._ready()
         self._model.fit(data, steps_per_epoch=case.steps + 1, verbose=0, callbacks=[note])
         return {"step_ms": (times[-1] - times[0]) / case.steps * 1000}

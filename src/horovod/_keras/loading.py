@@ -26,6 +26,8 @@ def load_model(
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None or is_distributed(optimizer):
         return model
+    if getattr(optimizer, "built", False) and not getattr(optimizer, "_trainable_variables", True):
+        _build_again(optimizer, model.trainable_variables, filepath)
     work = Work.of(
         keras,
         op=Average,
@@ -40,3 +42,16 @@ def load_model(
     )
     convert(keras, optimizer, work)
     return model
+
+
+def _build_again(optimizer: Any, variables: Sequence[Any], filepath: Any) -> None:
+    """Of an ``.h5`` file Keras 3 builds the optimizer for no variables at all, and drops its state."""
+    import h5py  # as Keras has just done
+
+    optimizer.built = False
+    optimizer.build(variables)
+    with h5py.File(filepath) as file:
+        group = file["optimizer_weights"]
+        saved = [group[name][()] for name in group.attrs["weight_names"]]
+    for variable, value in zip(optimizer.variables, saved, strict=True):
+        variable.assign(value)

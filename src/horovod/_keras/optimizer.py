@@ -190,6 +190,8 @@ class _Keras3Optimizer(_Distributed):
     @property
     def loss_scale_factor(self) -> Any:
         """Keras's attribute; who sets it may be a LossScaleOptimizer that takes this one in."""
+        if sys._getframe(1).f_code.co_name == "__setattr__":
+            raise AttributeError  # TensorFlow would not call the setter for a value that is there already
         return vars(self).get("loss_scale_factor")
 
     @loss_scale_factor.setter
@@ -211,6 +213,14 @@ class _Keras3Optimizer(_Distributed):
 
 class _TfKerasOptimizer(_Distributed):
     """What is added to the class of a ``tf_keras`` optimizer, also of ``tf_keras.optimizers.legacy``."""
+
+    def build(self, var_list: Any) -> None:
+        """Makes the optimizer's variables; with the state of the one that it was made from."""
+        base: Any = super()
+        base.build(var_list)
+        state = vars(self).pop("_hvd_state", None)
+        if state is not None:
+            _assign(base.variables, state)
 
     def aggregate_gradients(self, grads_and_vars: Any) -> list[tuple[Any, Any]]:
         """Keras asks for the sum over devices; before it looks at the gradients in any way."""
@@ -285,13 +295,21 @@ def _takes_name(optimizer: Any) -> bool:
 
 
 def _copy_state(optimizer: Any, copy: Any) -> None:
+    if getattr(optimizer, "_built", False) and hasattr(optimizer, "_index_dict"):
+        # tf_keras does not remember for which variables it was built: later, when it is told again.
+        vars(copy)["_hvd_state"] = list(optimizer.variables)
+        return
     variables = list(getattr(optimizer, "_trainable_variables", ()))
     if not getattr(optimizer, "built", False) or not variables:
         return
     copy.build(variables)
     copy.built = True
-    for new, old in zip(copy.variables, optimizer.variables, strict=True):
-        new.assign(old)
+    _assign(copy.variables, optimizer.variables)
+
+
+def _assign(variables: Sequence[Any], values: Sequence[Any]) -> None:
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
 
 
 def _with_loss_scale(keras: Any, optimizer: Any) -> Any:
