@@ -59,12 +59,18 @@ class Broadcast:
         broadcast(weights, self.root_rank, "BroadcastGlobalVariablesCallback: model")
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None:
-            variables = optimizer.variables
-            variables = list(
-                variables() if callable(variables) and not isinstance(variables, list) else variables
-            )
-            broadcast(variables, self.root_rank, "BroadcastGlobalVariablesCallback: optimizer")
+            broadcast(_variables_of(optimizer), self.root_rank, "BroadcastGlobalVariablesCallback: optimizer")
         self.broadcast_done = True
+
+
+def _variables_of(optimizer: Any) -> list[Any]:
+    """All that an optimizer remembers; in ``tf_keras`` the learning rate is not among its variables."""
+    found = optimizer.variables
+    variables = list(found() if callable(found) and not isinstance(found, list) else found)
+    rate = getattr(optimizer, "learning_rate", None)
+    if hasattr(rate, "assign") and not any(rate is variable for variable in variables):
+        variables.append(rate)
+    return variables
 
 
 def _plain_train_step(model: Any) -> Any:
