@@ -42,7 +42,7 @@ test-native-%: $(STAMPS)/tools
 	ctest --preset $*
 
 ROUNDS ?= 20
-test-stress: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/slurm  ## The multi-process tests, ROUNDS times, with all cores loaded
+test-stress: $(STAMPS)/package $(STAMPS)/peers $(STAMPS)/tensorflow $(STAMPS)/slurm  ## The multi-process tests, ROUNDS times, with all cores loaded
 	$(BIN)/python tests/support/stress.py --rounds $(ROUNDS)
 
 fuzz: MINUTES ?= 5

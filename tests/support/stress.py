@@ -19,6 +19,8 @@ MULTI_PROCESS = (
     "tests/conformance",
     "tests/numpy",
     "tests/torch",
+    "tests/tensorflow",
+    "tests/keras",
     "tests/core",
     "tests/faults",
     "tests/launchers",
