@@ -1,21 +1,17 @@
 """Write docs/settings.md from the declarations: `python tools/settings_page.py`; a test sees that it is done.
 
-Settings come from `horovod._config`, the launcher's own options from its parser, what has no effect from
-`horovod.runner.originals` and `horovod._variables`.
+Settings and options come from `horovod._config`, variables that have no effect from `horovod._variables`.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from horovod._config import Setting, settings_table
+from horovod._config import GROUP_TITLES, LAUNCHER_OPTIONS, ORIGINALS, Setting, settings_table
 from horovod._forms import MIB
 from horovod._variables import ORIGINALS as VARIABLES
-from horovod.runner.options import GROUP_TITLES, build_parser
-from horovod.runner.originals import ORIGINALS
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 
@@ -23,7 +19,7 @@ TITLES = ("variable", "option, key", "default", "allowed", "meaning")
 INTRODUCTION = """\
 # Settings
 
-<!-- Written by tools/settings_page.py from the declarations in src/horovod/_config.py: change those. -->
+<!-- Written by tools/settings_page.py from the declarations in src/horovod/_config: change those. -->
 
 Every setting can be given as a variable in the environment; most also as an option of
 [horovodrun](launchers/horovodrun.md) or as a key of the YAML file of its `--config-file`. An option wins
@@ -85,11 +81,9 @@ def _default(setting: Setting) -> str:
 
 
 def _launcher_options() -> Iterable[Sequence[str]]:
-    settings = {setting.name for setting in settings_table()}
-    for action in build_parser()._actions:
-        if action.dest not in settings and action.help != argparse.SUPPRESS:
-            names = ", ".join(action.option_strings)
-            yield f"`{names} {action.metavar}`" if action.metavar else f"`{names}`", str(action.help)
+    for option in LAUNCHER_OPTIONS:
+        if not option.hidden:
+            yield f"`{' '.join([', '.join(option.names), option.metavar]).strip()}`", option.help
 
 
 def _originals() -> Iterable[Sequence[str]]:

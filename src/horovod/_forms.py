@@ -12,6 +12,7 @@ from typing import Generic, TypeVar
 __all__ = [
     "BOOL",
     "CORES",
+    "COUNT",
     "DYNAMIC",
     "LOG_LEVELS",
     "MEGABYTES",
@@ -76,6 +77,12 @@ def number(minimum: float, *, exclusive: bool = False) -> Form[float]:
     return Form(f"a number {'>' if exclusive else '>='} {minimum:g}", read)
 
 
+def _read_count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:  # int() alone would take +2 and 1_000
+        raise ValueError
+    return int(text)
+
+
 def _read_bool(text: str) -> bool:
     words = {"true": True, "false": False}
     if text.lower() in words:
@@ -117,4 +124,5 @@ NOT_BOOL = Form(BOOL.allowed, lambda text: not _read_bool(text))
 MEGABYTES = Form("a number >= 0 (megabytes)", _megabytes_to_bytes)
 TIMELINE = Form(f"the path of a file, or {DYNAMIC}", _read_timeline)
 CORES = Form("numbers of CPUs, separated by commas, one for each rank of a host", _read_cores)
+COUNT = Form("a whole number >= 1", _read_count)
 LOG_LEVELS = ("trace", "debug", "info", "warning", "error", "fatal")

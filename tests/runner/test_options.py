@@ -6,9 +6,8 @@ import re
 
 import pytest
 
-from horovod._config import settings_table
+from horovod._config import ORIGINALS, settings_table
 from horovod.runner.options import Options, Question, UsageError, build_parser, parse, split_command
-from horovod.runner.originals import ORIGINALS
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from horovod._config import Setting, as_environment, settings_table
-from horovod.runner.originals import yaml_keys
+from horovod._config import Setting, as_environment, settings_table, yaml_keys
 
 __all__ = ["ConfigFile", "interpret", "read_config_file"]
 

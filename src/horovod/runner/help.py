@@ -6,7 +6,7 @@ import argparse
 import textwrap
 from collections.abc import Iterable
 
-from horovod.runner.originals import ORIGINALS
+from horovod._config import ORIGINALS
 
 __all__ = ["WIDTH", "Formatter", "epilog"]
 

@@ -1,6 +1,6 @@
 """The ``horovodrun`` command line: from words to checked options. Pure, except that ``--help`` prints.
 
-The flags of settings come from ``_config``; only what concerns the launcher alone is declared here.
+Which there are is declared in ``_config``.
 """
 
 from __future__ import annotations
@@ -10,17 +10,26 @@ import difflib
 import enum
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from horovod._config import Flag, Setting, as_environment, settings_table
+from horovod._config import (
+    GROUP_TITLES,
+    LAUNCHER_OPTIONS,
+    ORIGINALS,
+    Flag,
+    Form,
+    LauncherOption,
+    Original,
+    Setting,
+    as_environment,
+    settings_table,
+)
 from horovod.runner.help import Formatter, epilog
-from horovod.runner.originals import ORIGINALS, Original
 
 __all__ = [
-    "GROUP_TITLES",
     "Options",
     "Question",
     "UsageError",
@@ -29,14 +38,6 @@ __all__ = [
     "parse_args",
     "split_command",
 ]
-
-GROUP_TITLES = {
-    "starting": "starting the job",
-    "tuning": "tuning",
-    "logging": "the engine's messages",
-    "recording": "recording a timeline",
-    "stalls": "operations that wait for a rank",
-}
 
 
 class UsageError(ValueError):
@@ -114,26 +115,15 @@ def build_parser() -> argparse.ArgumentParser:
         add_help=False,
     )
     parser.set_defaults(settings={}, notes=[])
-    _add_general(parser)
-    starting = parser.add_argument_group(GROUP_TITLES["starting"])
-    _add_starting(starting)
-    output = parser.add_argument_group("the ranks' output")
-    output.add_argument(
-        "--output-filename",
-        type=Path,
-        metavar="DIR",
-        help="also write each rank's output to DIR/rank.N/stdout and stderr",
-    )
-    output.add_argument(
-        "-prefix-timestamp",
-        "--prefix-output-with-timestamp",
-        action="store_true",
-        dest="prefix_timestamp",
-        help="put the time before each line",
-    )
-    groups = {"starting": starting}
+    groups = {name: parser.add_argument_group(title) for name, title in GROUP_TITLES.items()}
+    exclusive: dict[str, Any] = {}
+    for option in LAUNCHER_OPTIONS:
+        group = groups[option.group]
+        if option.one_of:
+            group = exclusive.setdefault(option.one_of, group.add_mutually_exclusive_group())
+        _add_option(group, option)
     for setting in settings_table():
-        _add_setting(parser, groups, setting)
+        _add_setting(groups[setting.group], setting)
     for original in ORIGINALS:
         parser.add_argument(
             *original.flags,
@@ -147,62 +137,18 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_starting(starting: argparse._ArgumentGroup) -> None:
-    starting.add_argument("-np", "--num-proc", type=_positive, metavar="N", help="number of ranks to start")
-    where = starting.add_mutually_exclusive_group()
-    where.add_argument(
-        "-H",
-        "--hosts",
-        metavar="HOST:SLOTS,...",
-        help="where, with room for how many ranks (default localhost:N)",
-    )
-    where.add_argument(
-        "-hostfile",
-        "--hostfile",
-        type=Path,
-        metavar="FILE",
-        help="the same as lines of a file: HOST slots=SLOTS",
-    )
-    how = starting.add_mutually_exclusive_group()
-    how.add_argument("--mpi", action="store_true", help="start the ranks by mpirun, whichever is in PATH")
-    # What the original calls our default.
-    how.add_argument("--gloo", action="store_true", help=argparse.SUPPRESS)
-    starting.add_argument(
-        "--mpi-args", metavar="ARGS", help="with --mpi: more options for mpirun, as one word"
-    )
-    starting.add_argument(
-        "--binding-args", metavar="ARGS", help="with --mpi: how ranks are bound to CPUs (default: not at all)"
-    )
+def _add_option(group: Any, option: LauncherOption) -> None:
+    takes_value: dict[str, Any] = {"action": "store_true"}
+    if option.form is not None:
+        takes_value = {"metavar": option.metavar, "type": _reader(option.form)}
+    shown = argparse.SUPPRESS if option.hidden else option.help
+    group.add_argument(*option.names, dest=option.dest, help=shown, **takes_value)
 
 
-def _add_general(parser: argparse.ArgumentParser) -> None:
-    general = parser.add_argument_group("general")
-    general.add_argument("-h", "--help", action="store_true", help="show this text and exit")
-    general.add_argument("-v", "--version", action="store_true", help="show the version and exit")
-    general.add_argument(
-        "-cb",
-        "--check-build",
-        action="store_true",
-        help="show which frameworks and operations there are, and exit",
-    )
-    general.add_argument(
-        "--doctor", action="store_true", help="check this machine, say what to do about problems, and exit"
-    )
-    general.add_argument(
-        "--config-file",
-        type=Path,
-        metavar="FILE",
-        help="read settings from a YAML file; flags win over it, it wins over the environment",
-    )
-    general.add_argument("--verbose", action="store_true", help="say what the launcher does")
-
-
-def _add_setting(parser: argparse.ArgumentParser, groups: dict[str, Any], setting: Setting) -> None:
+def _add_setting(group: Any, setting: Setting) -> None:
     for flag in setting.flags:
-        if setting.group not in groups:
-            groups[setting.group] = parser.add_argument_group(GROUP_TITLES[setting.group])
         takes_value: dict[str, Any] = {"metavar": flag.metavar} if flag.form else {"nargs": 0}
-        groups[setting.group].add_argument(
+        group.add_argument(
             *flag.names,
             action=_Store,
             flag=flag,
@@ -213,10 +159,16 @@ def _add_setting(parser: argparse.ArgumentParser, groups: dict[str, Any], settin
         )
 
 
-def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not valid: it must be a whole number >= 1")
-    return int(text)
+def _reader(form: Form[Any]) -> Callable[[str], Any]:
+    """A form as argparse wants it, which names the option itself."""
+
+    def read(text: str) -> Any:
+        try:
+            return form.read(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not valid: it must be {form.allowed}") from None
+
+    return read
 
 
 def split_command(argv: Sequence[str], parser: argparse.ArgumentParser) -> tuple[list[str], list[str]]:

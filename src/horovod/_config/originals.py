@@ -1,7 +1,6 @@
 """Options of the original ``horovodrun`` that mean nothing here, or cannot be had yet: each with the reason.
 
-They are understood, so that nobody's command line breaks for a reason that it does not tell. Pure data; what
-is available is declared in ``_config`` and ``options``.
+They are understood, so that nobody's command line breaks for a reason that it does not tell. Pure data.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Every setting, declared once: the one place that knows settings.
+"""The settings of the engine and of the launcher's dealings with it.
 
 Each field of :class:`Settings` declares its type, default, environment variable, ``horovodrun`` flags, YAML
-key, group and help text. The typed object that the engine takes, the command line, its ``--help`` and the
-variables that ``horovodrun`` exports to the workers are all derived from here. Nothing else in the package
-reads the environment for settings, and C++ never does.
+key, group and help text. Nothing else in the package reads the environment for settings, and C++ never does.
 
 This module must not know any framework, the engine or the launcher. How values are read is in ``_forms``.
 """
@@ -29,7 +27,7 @@ from horovod._forms import (
     whole_number,
 )
 
-__all__ = ["DYNAMIC", "Flag", "Form", "Setting", "Settings", "YamlKey", "settings_table"]
+__all__ = ["DYNAMIC", "Flag", "Form", "Setting", "Settings", "YamlKey", "as_environment", "settings_table"]
 
 T = TypeVar("T")
 
