@@ -13,6 +13,12 @@ namespace khorovod::testing {
 // Whatever takes so long hangs. Nothing less would do under a sanitizer on a machine that is busy.
 inline constexpr std::int64_t kHangNs = 300'000'000'000;
 
+#ifdef __SANITIZE_THREAD__
+inline constexpr bool kThreadSanitizer = true;
+#else
+inline constexpr bool kThreadSanitizer = false;
+#endif
+
 struct Case {
   const char* name;
   void (*body)();

@@ -280,7 +280,10 @@ def _copy(optimizer: Any, name: str) -> Any:
     if "inner_optimizer" in config:
         if not _takes_name(optimizer):
             del config["name"]
-        copy = type(optimizer)(**{**config, "inner_optimizer": optimizer.inner_optimizer})
+        inner = optimizer.inner_optimizer
+        if getattr(inner, "_is_wrapped_by_loss_scale_optimizer", False):  # tf_keras allows it once
+            inner = _copy(inner, inner.name)
+        copy = type(optimizer)(**{**config, "inner_optimizer": inner})
     else:
         copy = type(optimizer).from_config(config)
     for key, value in vars(optimizer).items():
