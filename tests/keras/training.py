@@ -25,7 +25,7 @@ ROWS = 12
 """Of a batch: as many for each of 1, 2 and 3 workers."""
 STEPS = 5
 CLOSE = {"rtol": 1e-9, "atol": 1e-9} if KIND != "torch" else {"rtol": 1e-6, "atol": 5e-8}
-"""Equal but for the order of additions, in double precision; on torch Keras computes in single here and there."""
+"""Equal but for the order of additions, in double precision; on torch Keras computes partly in single."""
 
 MAKERS: dict[str, Callable[[], Any]] = {
     "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
