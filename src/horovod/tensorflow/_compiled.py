@@ -1,0 +1,354 @@
+"""The operations in what XLA compiles: ``jit_compile=True``.
+
+Signatures, names and results are those of the native operations. Each is a call from the compiled program to
+the native handler, so a program needs the shape of every result when it is traced: what cannot have one is an
+error that names ``jit_compile=False``. A gradient is compiled where the operation was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NoReturn
+
+import tensorflow as tf
+
+from horovod import _native
+from horovod._core import runtime
+from horovod._core.reduction import Average
+from horovod.tensorflow._names import named
+from horovod.tensorflow._stablehlo import TYPES, program
+
+__all__ = ["compiling", "why_not"]
+
+Tensor = Any
+
+_VERSION = 9
+"""Of the interface between TensorFlow and the programs that it is given."""
+_in_gradient: ContextVar[bool] = ContextVar("_in_gradient", default=False)
+
+
+def compiling() -> bool:
+    """Whether what is traced now is for XLA."""
+    if tf.executing_eagerly():
+        return False
+    if _in_gradient.get():
+        return True
+    try:
+        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+    except ImportError:
+        return False
+    return bool(GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()))
+
+
+def why_not() -> str:
+    """Why nothing can be compiled here; empty if it can."""
+    if not hasattr(tf.raw_ops, "XlaCallModule"):
+        return f"TensorFlow {tf.__version__} has no XlaCallModule"
+    problem = _native.add_to_xla_of_tensorflow()
+    return f"TensorFlow {tf.__version__}: {problem}" if problem else ""
+
+
+def refuse(operation: str, why: str) -> NoReturn:
+    """What XLA would say later is of kernels and devices, and says nothing of what to do."""
+    raise NotImplementedError(
+        f"{operation} cannot be compiled by XLA ({why}). Use jit_compile=False for the function or model that "
+        "calls it; what it calls may be compiled."
+    )
+
+
+# -- The operations
+
+
+def horovod_allreduce(tensor: Tensor, **options: Any) -> Tensor:
+    """One tensor, reduced."""
+    return horovod_grouped_allreduce([tensor], grouped=False, **options)[0]
+
+
+def horovod_grouped_allreduce(
+    tensors: Sequence[Tensor], *, grouped: bool = True, name: str | None = None, **options: Any
+) -> list[Tensor]:
+    """Some tensors, reduced."""
+    from horovod.tensorflow import _raw
+
+    attributes = _reduction(options)
+    operation = _Operation("grouped_allreduce" if grouped else "allreduce", attributes, name)
+    again = _options_again(options)
+
+    def run(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+        def gradient(*grads: Tensor) -> list[Tensor]:
+            if grouped:
+                return _raw._grouped_allreduce(list(grads), **again)
+            return [_raw._allreduce(grads[0], **again)]
+
+        return operation.on(given, [given_one.shape for given_one in given], in_place=True), gradient
+
+    return _differentiable(run, tensors)
+
+
+def horovod_allgather(tensor: Tensor, **options: Any) -> Tensor:
+    """The tensors of all ranks, which have as many rows."""
+    return horovod_grouped_allgather([tensor], grouped=False, **options)[0]
+
+
+def horovod_grouped_allgather(
+    tensors: Sequence[Tensor],
+    *,
+    process_set_id: int,
+    tensor_name: str,
+    grouped: bool = True,
+    rows: int | None = None,
+    name: str | None = None,
+    **_: Any,
+) -> list[Tensor]:
+    """For each tensor, those of all ranks. ``rows`` of the result, if they are known to the caller."""
+    from horovod.tensorflow import _raw
+
+    attributes = {"name": tensor_name, "process_set": process_set_id}
+    operation = _Operation("grouped_allgather" if grouped else "allgather", attributes, name)
+
+    def run(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+        def gradient(*grads: Tensor) -> list[Tensor]:
+            return [_raw._reducescatter(grad, op=Average, process_set=process_set_id) for grad in grads]
+
+        size = len(operation.ranks(process_set_id))
+        shapes = [operation.with_rows(one, lambda own: own * size if rows is None else rows) for one in given]
+        return operation.on(given, shapes), gradient
+
+    return _differentiable(run, tensors)
+
+
+def horovod_broadcast(
+    tensor: Tensor,
+    *,
+    root_rank: int,
+    process_set_id: int,
+    tensor_name: str,
+    name: str | None = None,
+    **_: Any,
+) -> Tensor:
+    """The root's tensor."""
+    from horovod.tensorflow._op_gradients import only_at
+
+    attributes = {"name": tensor_name, "process_set": process_set_id, "root": root_rank}
+    operation = _Operation("broadcast", attributes, name)
+
+    def run(given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+        return operation.on([given], [given.shape], in_place=True), lambda grad: [
+            only_at(root_rank, grad, process_set_id)
+        ]
+
+    return _differentiable(run, [tensor])[0]
+
+
+def horovod_alltoall(
+    tensor: Tensor,
+    splits: Tensor,  # noqa: ARG001
+    *,
+    has_splits: int,
+    process_set_id: int,
+    tensor_name: str,
+    name: str | None = None,
+    **_: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """The rows that came: as many from everybody."""
+    from horovod.tensorflow import _raw
+
+    operation = _Operation("alltoall", {"name": tensor_name, "process_set": process_set_id}, name)
+    if has_splits:
+        operation.refuse("with splits, the number of rows that come is not known before")
+
+    def run(given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+        def gradient(grad: Tensor) -> list[Tensor]:
+            return [_raw.alltoall(grad, process_set=process_set_id)]
+
+        return operation.on([given], [given.shape]), gradient
+
+    return _differentiable(run, [tensor])[0], None
+
+
+def horovod_reducescatter(tensor: Tensor, **options: Any) -> Tensor:
+    """This rank's rows of the reduced tensor."""
+    return horovod_grouped_reducescatter([tensor], grouped=False, **options)[0]
+
+
+def horovod_grouped_reducescatter(
+    tensors: Sequence[Tensor], *, grouped: bool = True, name: str | None = None, **options: Any
+) -> list[Tensor]:
+    """This rank's rows of the reduced tensors."""
+    from horovod.tensorflow._op_gradients import multiplied
+
+    attributes = _reduction(options)
+    operation = _Operation("grouped_reducescatter" if grouped else "reducescatter", attributes, name)
+    process_set = options["process_set_id"]
+    scale = attributes["prescale"] * attributes["postscale"]
+
+    def run(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+        def gradient(*grads: Tensor) -> list[Tensor]:
+            back = [
+                _gathered(grad, one.shape[0], process_set) for grad, one in zip(grads, given, strict=True)
+            ]
+            return [multiplied(rows, options["reduce_op"], scale, process_set) for rows in back]
+
+        ranks = operation.ranks(process_set)
+        place = ranks.index(runtime.engine().rank)
+        shapes = [operation.with_rows(one, lambda rows: _share(rows, place, len(ranks))) for one in given]
+        return operation.on(given, shapes), gradient
+
+    return _differentiable(run, tensors)
+
+
+def horovod_join(**_: Any) -> NoReturn:
+    """Not a part of a program that all ranks run."""
+    refuse("HorovodJoin", "a rank that has joined runs no program")
+
+
+def horovod_size(process_set_id: int = 0, name: str | None = None) -> Tensor:
+    """How many ranks are in a set."""
+    return _Operation("size", {"process_set": process_set_id}, name).number()
+
+
+def horovod_rank(process_set_id: int = 0, name: str | None = None) -> Tensor:
+    """This rank's number in a set."""
+    return _Operation("rank", {"process_set": process_set_id}, name).number()
+
+
+def horovod_local_size(name: str | None = None) -> Tensor:
+    """How many ranks this host has."""
+    return _Operation("local_size", {}, name).number()
+
+
+def horovod_local_rank(name: str | None = None) -> Tensor:
+    """This rank's number on its host."""
+    return _Operation("local_rank", {}, name).number()
+
+
+def horovod_process_set_included(process_set_id: int = 0, name: str | None = None) -> Tensor:
+    """Whether this rank is in a set, or why that is not known."""
+    return _Operation("included", {"process_set": process_set_id}, name).number()
+
+
+# -- How they are made
+
+
+class _Operation:
+    """One call to the handler."""
+
+    def __init__(self, operation: str, attributes: dict[str, Any], name: str | None) -> None:
+        self._operation, self._attributes, self._name = operation, attributes, name
+        if problem := why_not():
+            self.refuse(problem)
+
+    def refuse(self, why: str) -> NoReturn:
+        """This one cannot be compiled."""
+        refuse("Horovod" + self._operation.title().replace("_", ""), why)
+
+    def ranks(self, process_set: int) -> list[int]:
+        """The members of a set: the shape of a result depends on their number."""
+        ranks = runtime.engine().process_sets().get(process_set)
+        if ranks is None or runtime.engine().rank not in ranks:
+            what = "There is no process set" if ranks is None else "This rank is not in the process set"
+            raise tf.errors.InvalidArgumentError(None, None, f"{what} with the id {process_set}")
+        return ranks
+
+    def with_rows(self, tensor: Tensor, rows_of: Callable[[int], int]) -> tf.TensorShape:
+        """The shape of a result with other rows."""
+        shape = self._known(tensor)
+        if not shape.rank:
+            raise tf.errors.InvalidArgumentError(
+                None, None, f"{self._operation} works on the first dimension; a scalar has none."
+            )
+        return tf.TensorShape([rows_of(shape[0]), *shape[1:]])
+
+    def on(self, tensors: Sequence[Tensor], shapes: Sequence[Any], in_place: bool = False) -> list[Tensor]:
+        """The results, of these shapes."""
+        inputs = [(self._type(tensor), self._known(tensor).as_list()) for tensor in tensors]
+        outputs = [(kind, shape.as_list()) for (kind, _), shape in zip(inputs, shapes, strict=True)]
+        return self._call(tensors, program(self._operation, self._attributes, inputs, outputs, in_place), outputs)
+
+    def number(self) -> Tensor:
+        """The result of one that asks for a number."""
+        output = [("int32", [])]
+        return self._call([], program(self._operation, self._attributes, [], output, False), output)[0]
+
+    def _call(self, tensors: Sequence[Tensor], text: str, outputs: Any) -> list[Tensor]:
+        results: list[Tensor] = tf.raw_ops.XlaCallModule(
+            args=list(tensors),
+            version=_VERSION,
+            module=text,
+            Sout=[tf.TensorShape(shape) for _, shape in outputs],
+            Tout=[tf.dtypes.as_dtype(kind) for kind, _ in outputs],
+            platforms=["CPU"],
+            name=self._name,
+        )
+        return list(results)
+
+    def _known(self, tensor: Tensor) -> Any:
+        if not tensor.shape.is_fully_defined():
+            self.refuse(f"the shape of {tensor.name} is not known when it is traced: {tensor.shape}")
+        return tensor.shape
+
+    def _type(self, tensor: Tensor) -> str:
+        kind = str(tensor.dtype.name)
+        if kind not in TYPES:
+            raise TypeError(f"{self._operation} takes no tensors of {kind}; it takes {', '.join(TYPES)}.")
+        return kind
+
+
+def _reduction(options: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": options["tensor_name"],
+        "process_set": options["process_set_id"],
+        "reduce_op": options["reduce_op"],
+        "prescale": float(options["prescale_factor"]),
+        "postscale": float(options["postscale_factor"]),
+        "compression": options["compression"],
+    }
+
+
+def _options_again(options: dict[str, Any]) -> dict[str, Any]:
+    """For the reduction of a gradient."""
+    return {
+        "op": options["reduce_op"],
+        "prescale_factor": float(options["prescale_factor"]),
+        "postscale_factor": float(options["postscale_factor"]),
+        "process_set": options["process_set_id"],
+        "wire": options["compression"],
+    }
+
+
+def _gathered(tensor: Tensor, rows: int, process_set: int) -> Tensor:
+    """What ranks have of so many rows, put together."""
+    node, naming = named("HorovodAllgather", tensor, None)
+    return horovod_allgather(tensor, rows=rows, process_set_id=process_set, name=node, **naming)
+
+
+def _share(rows: int, place: int, size: int) -> int:
+    return rows // size + (place < rows % size)
+
+
+def _differentiable(run: Callable[..., Any], tensors: Sequence[Tensor]) -> list[Tensor]:
+    """``run`` on the tensors; what it returns beside the results is the gradient."""
+
+    @tf.custom_gradient
+    def recorded(*given: Tensor) -> tuple[list[Tensor], Callable[..., list[Tensor]]]:
+        results, gradient = run(*given)
+
+        def compiled_gradient(*grads: Tensor) -> list[Tensor]:
+            with _for_xla():
+                return gradient(*grads)
+
+        return results, compiled_gradient
+
+    return list(recorded(*[tf.convert_to_tensor(tensor) for tensor in tensors]))
+
+
+@contextmanager
+def _for_xla() -> Iterator[None]:
+    """The gradient of a compiled function is traced later, but compiled all the same."""
+    token = _in_gradient.set(True)
+    try:
+        yield
+    finally:
+        _in_gradient.reset(token)
