@@ -69,9 +69,9 @@ Status find_rooms(const CallFrame& frame, std::size_t count, std::vector<Room>& 
   for (std::size_t i = 0; i < count; ++i) {
     const Buffer* buffer = result_of(frame, static_cast<std::int64_t>(i));
     if (buffer == nullptr) {
-      return Status::error(Code::kInvalid, "A compiled call has " +
-                                               std::to_string(frame.results.size) +
-                                               " results for " + std::to_string(count) + " tensors");
+      return Status::error(Code::kInvalid,
+                           "A compiled call has " + std::to_string(frame.results.size) +
+                               " results for " + std::to_string(count) + " tensors");
     }
     const std::int64_t rows = buffer->rank > 0 ? buffer->dims[0] : 0;
     rooms.push_back({static_cast<std::byte*>(buffer->data), bytes_of(*buffer), rows});
@@ -132,10 +132,10 @@ struct Running {
 // ---------------------------------------------------------------------------------------------------
 // Calls
 
-Status prepare(const CallFrame& frame, const Call& call, Engine& engine,
+Status prepare(const CallFrame& frame, const Call& call, std::int64_t links, Engine& engine,
                const OperationRef& operation, const std::shared_ptr<Running>& running) {
   Status status = begin(call, engine, *operation);
-  if (status.ok()) status = add_arguments(frame, *operation);
+  if (status.ok()) status = add_arguments(frame, links, *operation);
   if (status.ok()) status = check(call, std::nullopt, *operation);
   if (status.ok()) status = find_rooms(frame, operation->parts.size(), running->rooms);
   if (!status.ok()) return status;
@@ -151,13 +151,13 @@ Status prepare(const CallFrame& frame, const Call& call, Engine& engine,
   return status;
 }
 
-Error* run(CallFrame* frame, const Call& call) {
+Error* run(CallFrame* frame, const Call& call, std::int64_t links) {
   const Api& api = *frame->api;
   const OperationRef operation = std::make_shared<Operation>();
   const auto running = std::make_shared<Running>();
   CurrentWorld world;
   Status status = current_world(world);
-  if (status.ok()) status = prepare(*frame, call, *world.engine, operation, running);
+  if (status.ok()) status = prepare(*frame, call, links, *world.engine, operation, running);
   if (!status.ok()) return error_of(api, status);
   Engine& engine = *world.engine;
   FutureArgs future{sizeof future, nullptr, nullptr};
@@ -185,7 +185,7 @@ struct Query {
 };
 
 constexpr Query kQueries[] = {
-    {"size", size_of_set},       {"rank", rank_in_set},         {"local_size", local_size},
+    {"size", size_of_set},      {"rank", rank_in_set},         {"local_size", local_size},
     {"local_rank", local_rank}, {"included", included_in_set},
 };
 
@@ -221,11 +221,12 @@ Error* handle(CallFrame* frame) {
   }
   const std::string operation = operation_of(*frame);
   Call call;
+  std::int64_t links = 0;
   Status status;
-  if (!read_call(*frame, operation, call, status)) {
+  if (!read_call(*frame, operation, call, links, status)) {
     return error_of(*frame->api, ask(*frame, operation));
   }
-  return status.ok() ? run(frame, call) : error_of(*frame->api, status);
+  return status.ok() ? run(frame, call, links) : error_of(*frame->api, status);
 }
 
 }  // namespace khorovod::xla

@@ -1,6 +1,6 @@
 // XLA's interface for calls to code outside of it (its FFI), as far as it is used here. The
-// declarations are our own, so nothing of XLA is needed to compile. A structure begins with its size
-// in the version that made it: fields after that are not there, see has().
+// declarations are our own, so nothing of XLA is needed to compile. A structure begins with its
+// size in the version that made it: fields after that are not there, see has().
 #pragma once
 
 #include <cstddef>
@@ -165,7 +165,8 @@ inline constexpr int kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9
 template <typename Struct, typename Field>
 bool has(const Struct& object, Field Struct::* field) {
   const auto* end = reinterpret_cast<const std::byte*>(&(object.*field) + 1);
-  return object.struct_size >= static_cast<std::size_t>(end - reinterpret_cast<const std::byte*>(&object));
+  return object.struct_size >=
+         static_cast<std::size_t>(end - reinterpret_cast<const std::byte*>(&object));
 }
 
 inline bool has_futures(const Api& api) { return has(api, &Api::future_set_error); }

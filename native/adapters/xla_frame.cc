@@ -59,9 +59,10 @@ const void* AttributeReader::find(std::string_view name, int kind) {
 const void* AttributeReader::scalar(std::string_view name, DataType type) {
   const auto* found = static_cast<const Scalar*>(find(name, kScalarAttribute));
   if (found == nullptr || found->type == type) return found == nullptr ? nullptr : found->value;
-  status_ = Status::error(
-      Code::kInvalid, "The attribute " + std::string(name) + " of a compiled call has type number " +
-                          std::to_string(found->type) + ", not " + std::to_string(type));
+  status_ =
+      Status::error(Code::kInvalid,
+                    "The attribute " + std::string(name) + " of a compiled call has type number " +
+                        std::to_string(found->type) + ", not " + std::to_string(type));
   return nullptr;
 }
 
@@ -84,7 +85,8 @@ std::string operation_of(const CallFrame& frame) {
   return AttributeReader(frame.attributes).text("operation", "allreduce");
 }
 
-bool read_call(const CallFrame& frame, const std::string& operation, Call& call, Status& status) {
+bool read_call(const CallFrame& frame, const std::string& operation, Call& call,
+               std::int64_t& links, Status& status) {
   for (const Collective& one : kCollectives) {
     if (one.name != operation) continue;
     AttributeReader attributes(frame.attributes);
@@ -97,14 +99,15 @@ bool read_call(const CallFrame& frame, const std::string& operation, Call& call,
     call.prescale = attributes.factor("prescale", 1.0);
     call.postscale = attributes.factor("postscale", 1.0);
     call.root = attributes.number("root", 0);
+    links = attributes.number("links", 0);
     status = attributes.status();
     return true;
   }
   return false;
 }
 
-Status add_arguments(const CallFrame& frame, Operation& operation) {
-  for (std::int64_t i = 0; i < frame.arguments.size; ++i) {
+Status add_arguments(const CallFrame& frame, std::int64_t links, Operation& operation) {
+  for (std::int64_t i = 0; i < frame.arguments.size - links; ++i) {
     const Buffer* buffer = buffer_at(frame.arguments, i);
     TensorSpec spec;
     if (buffer == nullptr || !find_dtype(buffer->type, spec.dtype)) {

@@ -31,11 +31,13 @@ class AttributeReader {
 // "allreduce", or what the attribute `operation` says.
 std::string operation_of(const CallFrame& frame);
 
-// The attributes of a collective operation; false if `operation` is the name of none.
-bool read_call(const CallFrame& frame, const std::string& operation, Call& call, Status& status);
+// The attributes of a collective operation; false if `operation` is the name of none. The last
+// `links` arguments and results are no tensors: they make one call wait for another.
+bool read_call(const CallFrame& frame, const std::string& operation, Call& call,
+               std::int64_t& links, Status& status);
 
 // The arguments as inputs.
-Status add_arguments(const CallFrame& frame, Operation& operation);
+Status add_arguments(const CallFrame& frame, std::int64_t links, Operation& operation);
 
 // A result; null if there is no such buffer.
 const Buffer* result_of(const CallFrame& frame, std::int64_t i);

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
 import tensorflow as tf
 
@@ -18,7 +20,7 @@ from horovod import _native
 from horovod._core import runtime
 from horovod._core.reduction import Average
 from horovod.tensorflow._names import named
-from horovod.tensorflow._stablehlo import TYPES, program
+from horovod.tensorflow._stablehlo import TYPES, Array, program
 
 __all__ = ["compiling", "why_not"]
 
@@ -26,6 +28,10 @@ Tensor = Any
 
 _VERSION = 9
 """Of the interface between TensorFlow and the programs that it is given."""
+_LINK: Array = ("int32", [])
+_QUERIES = ("size", "rank", "local_size", "local_rank", "included")
+_numbers = count()
+_chains: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _in_gradient: ContextVar[bool] = ContextVar("_in_gradient", default=False)
 
 
@@ -44,17 +50,27 @@ def compiling() -> bool:
 
 def why_not() -> str:
     """Why nothing can be compiled here; empty if it can."""
-    if not hasattr(tf.raw_ops, "XlaCallModule"):
-        return f"TensorFlow {tf.__version__} has no XlaCallModule"
-    problem = _native.add_to_xla_of_tensorflow()
+    try:
+        _call_module()
+    except (ImportError, AttributeError) as error:
+        problem = str(error)
+    else:
+        problem = _native.add_to_xla_of_tensorflow()
     return f"TensorFlow {tf.__version__}: {problem}" if problem else ""
+
+
+def _call_module() -> Any:
+    """TensorFlow's operation that is a program of XLA's; it has no public name."""
+    from tensorflow.compiler.tf2xla.ops import gen_xla_ops
+
+    return gen_xla_ops.xla_call_module
 
 
 def refuse(operation: str, why: str) -> NoReturn:
     """What XLA would say later is of kernels and devices, and says nothing of what to do."""
     raise NotImplementedError(
-        f"{operation} cannot be compiled by XLA ({why}). Use jit_compile=False for the function or model that "
-        "calls it; what it calls may be compiled."
+        f"{operation} cannot be compiled by XLA ({why}). Use jit_compile=False for the function or model "
+        "that calls it; what it calls may be compiled."
     )
 
 
@@ -236,7 +252,8 @@ class _Operation:
     """One call to the handler."""
 
     def __init__(self, operation: str, attributes: dict[str, Any], name: str | None) -> None:
-        self._operation, self._attributes, self._name = operation, attributes, name
+        links = {} if operation in _QUERIES else {"links": 1}
+        self._operation, self._attributes, self._name = operation, {**attributes, **links}, name
         if problem := why_not():
             self.refuse(problem)
 
@@ -262,21 +279,28 @@ class _Operation:
         return tf.TensorShape([rows_of(shape[0]), *shape[1:]])
 
     def on(self, tensors: Sequence[Tensor], shapes: Sequence[Any], in_place: bool = False) -> list[Tensor]:
-        """The results, of these shapes."""
+        """The results, of these shapes, after all that came before in the program."""
         inputs = [(self._type(tensor), self._known(tensor).as_list()) for tensor in tensors]
         outputs = [(kind, shape.as_list()) for (kind, _), shape in zip(inputs, shapes, strict=True)]
-        return self._call(tensors, program(self._operation, self._attributes, inputs, outputs, in_place), outputs)
+        chain = _chain(self)
+        link = tf.raw_ops.ReadVariableOp(resource=chain, dtype=tf.int32)
+        places = range(len(inputs)) if in_place else []
+        results = self._call([*tensors, link], [*inputs, _LINK], [*outputs, _LINK], [*places, len(inputs)])
+        tf.raw_ops.AssignVariableOp(resource=chain, value=results.pop())
+        return results
 
     def number(self) -> Tensor:
         """The result of one that asks for a number."""
-        output = [("int32", [])]
-        return self._call([], program(self._operation, self._attributes, [], output, False), output)[0]
+        return self._call([], [], [("int32", [])])[0]
 
-    def _call(self, tensors: Sequence[Tensor], text: str, outputs: Any) -> list[Tensor]:
-        results: list[Tensor] = tf.raw_ops.XlaCallModule(
+    def _call(
+        self, tensors: Sequence[Tensor], inputs: Sequence[Array], outputs: Sequence[Array], places: Any = ()
+    ) -> list[Tensor]:
+        in_place = [(place, place) for place in places]
+        results: list[Tensor] = _call_module()(
             args=list(tensors),
             version=_VERSION,
-            module=text,
+            module=program(self._operation, self._attributes, inputs, outputs, in_place),
             Sout=[tf.TensorShape(shape) for _, shape in outputs],
             Tout=[tf.dtypes.as_dtype(kind) for kind, _ in outputs],
             platforms=["CPU"],
@@ -294,6 +318,28 @@ class _Operation:
         if kind not in TYPES:
             raise TypeError(f"{self._operation} takes no tensors of {kind}; it takes {', '.join(TYPES)}.")
         return kind
+
+
+def _chain(operation: _Operation) -> Any:
+    """The variable that every call of a program reads before and writes after it.
+
+    XLA runs calls in an order of its own, which depends on the rest of the program, and may run them one by
+    one: two ranks could wait for each other for ever. A variable makes it the order of the program, through
+    conditions, loops and functions.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    while (outer := getattr(graph, "outer_graph", None)) is not None and hasattr(outer, "outer_graph"):
+        graph = outer
+    if graph not in _chains:
+        with tf.init_scope(), tf.device("CPU:0"):
+            if not tf.executing_eagerly():
+                operation.refuse("it is in a graph of TensorFlow 1")
+            # Not a tf.Variable, of which a function may make none but the first time it is traced.
+            name = f"khorovod_chain_{next(_numbers)}"
+            chain = tf.raw_ops.VarHandleOp(dtype=tf.int32, shape=[], shared_name=name)
+            tf.raw_ops.AssignVariableOp(resource=chain, value=tf.constant(0))
+            _chains[graph] = chain
+    return _chains[graph]
 
 
 def _reduction(options: dict[str, Any]) -> dict[str, Any]:

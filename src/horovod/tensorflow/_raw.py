@@ -54,7 +54,9 @@ def _allreduce(
     """``tensor`` reduced over all ranks: their sum, if nothing else is said."""
     node, naming = named("HorovodAllreduce", tensor, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
-    return _ops().horovod_allreduce(tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming)
+    return _ops().horovod_allreduce(
+        tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming
+    )
 
 
 def _grouped_allreduce(
@@ -104,7 +106,9 @@ def grouped_allgather(
         return []
     node, naming = named("HorovodGroupedAllgather", tensors, name, ignore_name_scope)
     return list(
-        _ops().horovod_grouped_allgather(list(tensors), process_set_id=set_id(process_set), name=node, **naming)
+        _ops().horovod_grouped_allgather(
+            list(tensors), process_set_id=set_id(process_set), name=node, **naming
+        )
     )
 
 

@@ -32,12 +32,11 @@ def program(
     attributes: Mapping[str, int | float | str],
     arguments: Sequence[Array],
     results: Sequence[Array],
-    in_place: bool,
+    in_place: Sequence[tuple[int, int]] = (),
 ) -> str:
     """The program that hands ``arguments`` to ``operation`` and returns its results.
 
-    ``in_place`` says that result i is where argument i was. XLA then gives no other call that memory
-    meanwhile, so none has to wait for another.
+    ``in_place`` are numbers of results, and of the arguments in whose memory they are.
     """
     given, taken = [_type(array) for array in arguments], [_type(array) for array in results]
     names = [f"%arg{number}" for number in range(len(given))]
@@ -46,7 +45,7 @@ def program(
     values = ", ".join(f"{name} = {_value(settings[name])}" for name in sorted(settings))
     options = ["api_version = 4 : i32", "has_side_effect = true", f"backend_config = {{{values}}}"]
     if in_place:
-        options.append(f"output_operand_aliases = [{_aliases(len(taken))}]")
+        options.append(f"output_operand_aliases = [{_aliases(in_place, len(taken))}]")
     count = len(taken)
     outcome, returned = ("%0", "%0") if count == 1 else (f"%0:{count}", _numbered("%0#", count))
     return (
@@ -69,12 +68,11 @@ def _numbered(text: str, count: int) -> str:
     return ", ".join(f"{text}{number}" for number in range(count))
 
 
-def _aliases(count: int) -> str:
-    places = [""] if count == 1 else [str(number) for number in range(count)]
+def _aliases(in_place: Sequence[tuple[int, int]], results: int) -> str:
     return ", ".join(
-        f"#stablehlo.output_operand_alias<output_tuple_indices = [{place}], operand_index = {number}, "
-        "operand_tuple_indices = []>"
-        for number, place in enumerate(places)
+        f"#stablehlo.output_operand_alias<output_tuple_indices = [{result if results > 1 else ''}], "
+        f"operand_index = {argument}, operand_tuple_indices = []>"
+        for result, argument in in_place
     )
 
 
