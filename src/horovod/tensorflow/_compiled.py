@@ -383,7 +383,8 @@ def _differentiable(run: Callable[..., Any], tensors: Sequence[Tensor]) -> list[
 
         def compiled_gradient(*grads: Tensor) -> list[Tensor]:
             with _for_xla():
-                return gradient(*grads)
+                gradients: list[Tensor] = gradient(*grads)
+            return gradients
 
         return results, compiled_gradient
 

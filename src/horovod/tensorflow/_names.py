@@ -13,7 +13,7 @@ import tensorflow as tf
 
 __all__ = ["named"]
 
-_NOT_IN_NODES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+_NOT_IN_NODES = re.compile(r"[^A-Za-z0-9_./>-]")
 _NOT_IN_DEFAULTS = re.compile(r"[^A-Za-z0-9_]")
 _NUMBER = re.compile(r"_\d+$")
 
