@@ -140,5 +140,10 @@ def _broadcast_variables() -> list[Any]:
     import horovod.tensorflow as hvd
 
     variables = [tf.Variable([float(hvd.rank())] * 2), tf.Variable(2 + hvd.rank())]
-    tf.function(lambda: hvd.broadcast_variables(variables, root_rank=1), jit_compile=True, autograph=False)()
+
+    @tf.function(jit_compile=True, autograph=False)
+    def start():
+        hvd.broadcast_variables(variables, root_rank=1)
+
+    start()
     return [variable.numpy().tolist() for variable in variables]
