@@ -145,3 +145,29 @@ def _without_calls() -> Raised | None:
         return error_of(tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True, autograph=False))
     finally:
         _native.add_to_xla_of_tensorflow = before
+
+
+@on_worlds(1)
+@pytest.mark.parametrize("device", ["", "CPU:0"])
+def test_a_machine_with_gpus(world: Workers, device: str) -> None:
+    """Compiled operations are for CPUs, and XLA compiles for the device of the function."""
+    outcomes = world.run(_with_gpus, device)
+    if device:
+        assert outcomes == [None]
+    else:
+        assert_raised(outcomes, "NotImplementedError", "GPU", "jit_compile=False")
+
+
+def _with_gpus(device: str) -> Raised | None:
+    import tensorflow as tf
+
+    import horovod.tensorflow as hvd
+
+    before = tf.config.list_logical_devices
+    tf.config.list_logical_devices = lambda kind: [kind]
+    function = tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True, autograph=False)
+    try:
+        with tf.device(device):
+            return error_of(function)
+    finally:
+        tf.config.list_logical_devices = before

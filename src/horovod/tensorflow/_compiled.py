@@ -59,6 +59,12 @@ def why_not() -> str:
     return f"TensorFlow {tf.__version__}: {problem}" if problem else ""
 
 
+def _why_not_here() -> str:
+    if not tf.config.list_logical_devices("GPU") or "CPU" in tf.no_op().device:
+        return ""
+    return "it may run on a GPU, and is for CPUs: use tf.device('CPU:0') around the call of the function"
+
+
 def _call_module() -> Any:
     """TensorFlow's operation that is a program of XLA's; it has no public name."""
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
@@ -254,7 +260,7 @@ class _Operation:
     def __init__(self, operation: str, attributes: dict[str, Any], name: str | None) -> None:
         links = {} if operation in _QUERIES else {"links": 1}
         self._operation, self._attributes, self._name = operation, {**attributes, **links}, name
-        if problem := why_not():
+        if problem := why_not() or _why_not_here():
             self.refuse(problem)
 
     def refuse(self, why: str) -> NoReturn:
