@@ -27,7 +27,7 @@ DIFFERENTIABLE: dict[str, Callable[[Any, Any], Any]] = {
 """Of seven rows, which two or three ranks cannot share evenly."""
 
 
-@on_worlds(1, 2, 3)
+@on_worlds(2, 3)
 @pytest.mark.parametrize("tape", ["inside", "outside"])
 @pytest.mark.parametrize("case", DIFFERENTIABLE)
 def test_gradients(world: Workers, case: str, tape: str) -> None:
@@ -64,7 +64,7 @@ def _gradients(operation: Callable[[Any, Any], Any], inside: bool) -> None:
         np.testing.assert_allclose(compiled(x).numpy(), wanted.numpy(), rtol=1e-6)
 
 
-@on_worlds(1, 2, 3)
+@on_worlds(1, 2)
 @pytest.mark.parametrize("options", [{}, {"num_groups": 2}, {"compression": "fp16"}], ids=str)
 def test_tape(world: Workers, options: dict[str, Any]) -> None:
     """Steps of training: as without XLA, but for rounding; the same bits on all ranks."""

@@ -35,10 +35,10 @@ class Found:
 
 
 _ROUTE_OF_TENSORFLOW = """
-from horovod.tensorflow import _compiled, _kernels
+from horovod.tensorflow import _kernels, _xla
 why = _kernels.why_fallback
 route = f"operations in Python, slower: {why}" if why else "native kernels"
-print(route if _compiled.why_not() else f"{route}, jit_compile=True")
+print(route if _xla.why_not() else f"{route}, jit_compile=True")
 """
 _ROUTE_SECONDS = 120.0
 

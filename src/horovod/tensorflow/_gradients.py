@@ -18,7 +18,7 @@ from horovod._core.gradient_options import check_predivide, check_registered
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import Adasum, Average, Sum
 from horovod.common.util import split_list
-from horovod.tensorflow._compiled import compiling
+from horovod.tensorflow._xla import compiling
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.mpi_ops import allreduce, grouped_allreduce
 from horovod.tensorflow.util import places_of, unconverted, unique_name

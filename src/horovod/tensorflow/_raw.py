@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import Sum, known
-from horovod.tensorflow import _compiled
+from horovod.tensorflow import _compiled, _xla
 from horovod.tensorflow._kernels import ops
 from horovod.tensorflow._names import named
 
@@ -19,7 +19,7 @@ Tensor = Any
 
 def _ops() -> Any:
     """The operations for here: those that XLA can compile, where it will."""
-    return _compiled if _compiled.compiling() else ops
+    return _compiled if _xla.compiling() else ops
 
 
 def set_id(process_set: ProcessSet | int) -> int:
