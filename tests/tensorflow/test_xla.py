@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.world import Workers
-from tests.tensorflow.marks import on_worlds
+from tests.tensorflow.marks import needs_xla, on_worlds
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), needs_xla]
 
 TYPES = ["uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.support.world import Workers
-from tests.tensorflow.marks import on_worlds
+from tests.tensorflow.marks import needs_xla, on_worlds
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), needs_xla]
 
 DIFFERENTIABLE: dict[str, Callable[[Any, Any], Any]] = {
     "allreduce": lambda hvd, x: hvd.allreduce(x, prescale_factor=0.5, postscale_factor=3.0),

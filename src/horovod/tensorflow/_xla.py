@@ -56,9 +56,13 @@ def why_not() -> str:
 
 
 def _why_not_here() -> str:
-    if not tf.config.list_logical_devices("GPU") or "CPU" in tf.no_op().device:
-        return ""
-    return "it may run on a GPU, and is for CPUs: use tf.device('CPU:0') around the call of the function"
+    return "it would run on a GPU, and is for CPUs" if "GPU" in _device() else ""
+
+
+def _device() -> str:
+    """Where TensorFlow puts what is called here, if nothing else is said."""
+    with tf.init_scope():
+        return str(tf.zeros([]).device)
 
 
 def _call_module() -> Any:
