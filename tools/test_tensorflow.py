@@ -18,6 +18,9 @@ TESTS = [
     "tests/tensorflow/test_tapes.py",
     "tests/tensorflow/test_optimizers.py",
     "tests/tensorflow/test_variables.py",
+    "tests/tensorflow/test_xla.py",
+    "tests/tensorflow/test_xla_errors.py",
+    "tests/tensorflow/test_xla_training.py",
     "tests/keras/test_fit.py",
     "tests/keras/test_optimizer.py",
 ]

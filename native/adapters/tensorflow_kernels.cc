@@ -10,39 +10,25 @@
 #include <optional>
 #include <vector>
 
+#include "adapters/call.h"
 #include "adapters/current_world.h"
 #include "adapters/tensorflow_done.h"
 #include "adapters/tensorflow_handles.h"
 #include "adapters/tensorflow_tensors.h"
-#include "engine/misuse.h"
 
 namespace khorovod::tensorflow {
 
 namespace {
 
-// A graph's operations come one after the other, some microseconds apart: worth waiting for a few
-// of them before the engine thread is woken, but the graph may wait for the first.
-constexpr Nanoseconds kPatience = 50 * kMicrosecond;
-
-// Iterations of a loop may overlap, and then each needs a name of its own. So many names are used
-// in turn: more than TensorFlow starts at once, and not so many as to be new every time.
+// So many names are used in turn for the iterations of a loop: more than TensorFlow starts at once,
+// and not so many as to be new every time.
 constexpr std::int64_t kLoopNames = 256;
 
 // What the attributes of an operation say.
 struct Kernel {
-  OpKind kind;
-  bool grouped;
-  std::string name;
-  std::int64_t set = 0;
+  Call call;
   std::int64_t waits = 0;
-  std::int64_t reduce = 0;
-  std::int64_t compression = 0;
-  double prescale = 1.0;
-  double postscale = 1.0;
-  std::int64_t root = 0;
   std::int64_t has_splits = 0;
-
-  bool reduces() const { return kind == OpKind::kAllreduce || kind == OpKind::kReducescatter; }
 };
 
 // ---------------------------------------------------------------------------------------------------
@@ -96,20 +82,23 @@ class Attributes {
 
 template <OpKind kKind, bool kGrouped>
 void* create(OpKernelConstruction* construction) {
-  auto kernel = std::make_unique<Kernel>(Kernel{.kind = kKind, .grouped = kGrouped, .name = {}});
+  auto kernel = std::make_unique<Kernel>();
+  Call& call = kernel->call;
+  call.kind = kKind;
+  call.grouped = kGrouped;
   Attributes attributes(construction);
   kernel->waits = attributes.number("waits");
   if constexpr (kKind != OpKind::kJoin) {
-    kernel->name = attributes.text("tensor_name");
-    kernel->set = attributes.number("process_set_id");
+    call.name = attributes.text("tensor_name");
+    call.set = attributes.number("process_set_id");
   }
   if constexpr (kKind == OpKind::kAllreduce || kKind == OpKind::kReducescatter) {
-    kernel->reduce = attributes.number("reduce_op");
-    kernel->compression = attributes.number("compression");
-    kernel->prescale = attributes.factor("prescale_factor");
-    kernel->postscale = attributes.factor("postscale_factor");
+    call.reduce = attributes.number("reduce_op");
+    call.compression = attributes.number("compression");
+    call.prescale = attributes.factor("prescale_factor");
+    call.postscale = attributes.factor("postscale_factor");
   }
-  if constexpr (kKind == OpKind::kBroadcast) kernel->root = attributes.number("root_rank");
+  if constexpr (kKind == OpKind::kBroadcast) call.root = attributes.number("root_rank");
   if constexpr (kKind == OpKind::kAlltoall) kernel->has_splits = attributes.number("has_splits");
   return kernel.release();
 }
@@ -119,62 +108,20 @@ void destroy(void* kernel) { delete static_cast<Kernel*>(kernel); }
 // ---------------------------------------------------------------------------------------------------
 // From an operation's inputs to a request
 
-// "allreduce", as the names of operations begin.
-const char* prefix_of(const Kernel& kernel) {
-  switch (kernel.kind) {
-    case OpKind::kAllreduce:
-      return kernel.grouped ? "grouped_allreduce" : "allreduce";
-    case OpKind::kAllgather:
-      return kernel.grouped ? "grouped_allgather" : "allgather";
-    case OpKind::kReducescatter:
-      return kernel.grouped ? "grouped_reducescatter" : "reducescatter";
-    case OpKind::kAlltoall:
-      return "alltoall";
-    default:
-      return "broadcast";
-  }
+// Iterations of a loop may overlap, and then each needs a name of its own.
+void tell_iterations_apart(Request& request, const Call& call, OpKernelContext* context) {
+  if (call.name.empty() || api().GetIterId == nullptr) return;
+  const std::int64_t iteration = api().GetIterId(context);
+  if (iteration > 0) request.name += "#" + std::to_string(iteration % kLoopNames);
 }
 
-void put_name_in(Request& request, const Kernel& kernel, OpKernelContext* context, Engine& engine) {
-  if (kernel.kind == OpKind::kJoin) {
-    request.name = "join.noname";
-    request.numbers = {engine.next_unnamed_number(0)};
-    request.cacheable = false;
-  } else if (kernel.name.empty()) {
-    request.name = Request::unnamed_name(engine.take_unnamed_number(request.set));
-    request.cacheable = false;
-  } else {
-    request.name.assign(prefix_of(kernel)).append(".").append(kernel.name);
-    const std::int64_t iteration = api().GetIterId != nullptr ? api().GetIterId(context) : 0;
-    if (iteration > 0) request.name += "#" + std::to_string(iteration % kLoopNames);
-  }
-}
-
-khorovod::Status check(const Kernel& kernel, OpKernelContext* context, Operation& operation) {
-  Request& request = operation.request;
-  khorovod::Status status;
-  if (request.sizes_vary() || request.kind == OpKind::kReducescatter) {
-    status = check_rows(request, prefix_of(kernel));
-  }
-  if (status.ok() && kernel.reduces()) status = check_reducible(request);
-  if (status.ok() && kernel.kind == OpKind::kBroadcast) {
-    status = put_root_in(request, *operation.members, static_cast<int>(kernel.root));
-  }
-  if (status.ok() && kernel.kind == OpKind::kAlltoall) {
-    std::optional<std::vector<std::int64_t>> splits;
-    if (kernel.has_splits != 0) status = read_splits(context, splits.emplace());
-    if (status.ok()) status = put_splits_in(request, splits, operation.members->size());
-  }
-  return status;
-}
-
-khorovod::Status add_outputs(const Kernel& kernel, OpKernelContext* context, int rank,
+khorovod::Status add_outputs(const Call& call, OpKernelContext* context, int rank,
                              const OperationRef& operation) {
   khorovod::Status status;
   for (std::size_t i = 0; i < operation->parts.size() && status.ok(); ++i) {
-    if (kernel.kind == OpKind::kAllreduce || kernel.kind == OpKind::kBroadcast) {
+    if (call.kind == OpKind::kAllreduce || call.kind == OpKind::kBroadcast) {
       status = add_like_input(context, i, *operation);
-    } else if (kernel.kind == OpKind::kReducescatter) {
+    } else if (call.kind == OpKind::kReducescatter) {
       const Members& members = *operation->members;
       const std::int64_t rows = operation->request.tensors[i].rows();
       const Rows own = rows_of_member(rows, members.index_of(rank), members.size());
@@ -195,22 +142,18 @@ khorovod::Status add_outputs(const Kernel& kernel, OpKernelContext* context, int
 
 khorovod::Status prepare(const Kernel& kernel, OpKernelContext* context, Engine& engine,
                          const OperationRef& operation) {
-  Request& request = operation->request;
-  request.kind = kernel.kind;
-  request.grouped = kernel.grouped;
-  request.set = static_cast<std::uint32_t>(kernel.set);
-  operation->members = kernel.set == request.set ? engine.members(request.set) : nullptr;
-  khorovod::Status status = check_members(operation->members, request.set, engine.rank());
-  if (status.ok() && kernel.reduces()) {
-    status = put_reduction_in(request, static_cast<int>(kernel.reduce), kernel.prescale,
-                              kernel.postscale, static_cast<int>(kernel.compression));
-  }
-  const int inputs = kernel.kind == OpKind::kAlltoall ? 1 : api().NumInputs(context);
+  const Call& call = kernel.call;
+  khorovod::Status status = begin(call, engine, *operation);
+  const int inputs = call.kind == OpKind::kAlltoall ? 1 : api().NumInputs(context);
   for (int i = 0; i < inputs && status.ok(); ++i) status = add_input(context, i, *operation);
-  if (status.ok()) status = check(kernel, context, *operation);
-  if (status.ok()) status = add_outputs(kernel, context, engine.rank(), operation);
-  if (status.ok()) put_name_in(request, kernel, context, engine);
-  return status;
+  std::optional<std::vector<std::int64_t>> splits;
+  if (status.ok() && kernel.has_splits != 0) status = read_splits(context, splits.emplace());
+  if (status.ok()) status = check(call, splits, *operation);
+  if (status.ok()) status = add_outputs(call, context, engine.rank(), operation);
+  if (!status.ok()) return status;
+  put_name_in(operation->request, call, engine);
+  tell_iterations_apart(operation->request, call, context);
+  return {};
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -244,8 +187,8 @@ khorovod::Status take_results(OpKernelContext* context, Engine& engine, Operatio
   return status;
 }
 
-void conclude(OpKernelContext* context, Engine& engine, Operation& operation) {
-  khorovod::Status status = operation.status;
+void conclude(OpKernelContext* context, Engine& engine, Operation& operation,
+              khorovod::Status status) {
   if (status.ok()) status = take_results(context, engine, operation);
   if (!status.ok()) fail(context, status);
 }
@@ -264,18 +207,12 @@ void compute(void* made, OpKernelContext* context, AsyncOpKernelDoneCallback* ca
   std::shared_ptr<Done> done;
   if (kernel.waits == 0 && operation->members->size() > 1) done = Done::copy_of(callback);
   if (done == nullptr) {
-    status = engine.submit(operation, true);
-    while (status.ok() && !operation->is_done()) engine.wait(*operation);
-    if (status.ok()) {
-      conclude(context, engine, *operation);
-    } else {
-      fail(context, status);
-    }
+    conclude(context, engine, *operation, run_here(engine, operation));
     return api().RunAsyncOpKernelDoneCallback(callback);
   }
   // Whoever runs it has a reference to the operation, and the engine lives until all has run.
   operation->on_done = [context, &engine, of = operation.get(), done](const khorovod::Status&) {
-    conclude(context, engine, *of);
+    conclude(context, engine, *of, of->status);
     done->run();
   };
   status = engine.submit(operation, false, kPatience);

@@ -1,77 +1,18 @@
-// Kernels that ask for ranks and sizes: at run time, so that a graph outlives the world it was
-// built in.
+// Kernels that ask for ranks and sizes.
 #include <cstring>
 #include <memory>
 
-#include "adapters/current_world.h"
+#include "adapters/queries.h"
 #include "adapters/tensorflow_handles.h"
 #include "adapters/tensorflow_kernels.h"
-#include "engine/misuse.h"
 
 namespace khorovod::tensorflow {
 
 namespace {
 
-// What HorovodProcessSetIncluded gives instead of 0 or 1, as in the original.
-constexpr int kNotInitialized = -1;
-constexpr int kUnknownSet = -3;
-
 struct Query {
   std::int64_t set = 0;
 };
-
-MembersRef members_of(const Engine& engine, std::int64_t set) {
-  return set >= 0 && set <= UINT32_MAX ? engine.members(static_cast<std::uint32_t>(set)) : nullptr;
-}
-
-using Answer = khorovod::Status(const Query&, std::int32_t&);
-
-khorovod::Status size_of_set(const Query& query, std::int32_t& answer) {
-  CurrentWorld world;
-  if (khorovod::Status status = current_world(world); !status.ok()) return status;
-  const MembersRef members = members_of(*world.engine, query.set);
-  if (members == nullptr) return check_members(nullptr, static_cast<std::uint32_t>(query.set), 0);
-  answer = members->size();
-  return {};
-}
-
-khorovod::Status rank_in_set(const Query& query, std::int32_t& answer) {
-  CurrentWorld world;
-  if (khorovod::Status status = current_world(world); !status.ok()) return status;
-  const MembersRef members = members_of(*world.engine, query.set);
-  const int rank = world.engine->rank();
-  if (khorovod::Status status = check_members(members, static_cast<std::uint32_t>(query.set), rank);
-      !status.ok()) {
-    return status;
-  }
-  answer = members->index_of(rank);
-  return {};
-}
-
-khorovod::Status local_size(const Query&, std::int32_t& answer) {
-  CurrentWorld world;
-  if (khorovod::Status status = current_world(world); !status.ok()) return status;
-  answer = world.local_size;
-  return {};
-}
-
-khorovod::Status local_rank(const Query&, std::int32_t& answer) {
-  CurrentWorld world;
-  if (khorovod::Status status = current_world(world); !status.ok()) return status;
-  answer = world.local_rank;
-  return {};
-}
-
-khorovod::Status included(const Query& query, std::int32_t& answer) {
-  CurrentWorld world;
-  if (!current_world(world).ok()) {
-    answer = kNotInitialized;
-    return {};
-  }
-  const MembersRef members = members_of(*world.engine, query.set);
-  answer = members == nullptr ? kUnknownSet : (members->contains(world.engine->rank()) ? 1 : 0);
-  return {};
-}
 
 template <bool kHasSet>
 void* create(OpKernelConstruction* construction) {
@@ -90,7 +31,7 @@ void destroy(void* query) { delete static_cast<Query*>(query); }
 template <Answer* kAnswer>
 void compute(void* query, OpKernelContext* context) {
   std::int32_t answer = 0;
-  if (const khorovod::Status status = kAnswer(*static_cast<const Query*>(query), answer);
+  if (const khorovod::Status status = kAnswer(static_cast<const Query*>(query)->set, answer);
       !status.ok()) {
     return fail(context, status);
   }
@@ -112,7 +53,7 @@ constexpr Kernel kKernels[] = {
     {"HorovodRank", create<true>, compute<rank_in_set>},
     {"HorovodLocalSize", create<false>, compute<local_size>},
     {"HorovodLocalRank", create<false>, compute<local_rank>},
-    {"HorovodProcessSetIncluded", create<true>, compute<included>},
+    {"HorovodProcessSetIncluded", create<true>, compute<included_in_set>},
 };
 
 }  // namespace

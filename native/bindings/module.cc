@@ -7,6 +7,7 @@
 
 #include "adapters/current_world.h"
 #include "adapters/tensorflow.h"
+#include "adapters/xla.h"
 #include "bindings/memory.h"
 #include "bindings/py_engine.h"
 #include "bindings/worlds.h"
@@ -71,6 +72,8 @@ NB_MODULE(_native, m) {
         "From now on the kernels of frameworks have no engine.");
   m.def("add_to_tensorflow", &khorovod::tensorflow::add_to_tensorflow,
         "Adds operations to the TensorFlow that is loaded; returns why not, or ''.");
+  m.def("add_to_xla_of_tensorflow", &khorovod::xla::add_to_tensorflow,
+        "Adds them to what its XLA compiles; returns why not, or ''.");
 
   nb::class_<Memory>(m, "Memory", nb::type_slots(khorovod::memory_slots()),
                      "Memory of a result; has the buffer protocol.")

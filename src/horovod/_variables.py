@@ -35,7 +35,7 @@ ORIGINALS: dict[str, str] = {
     "HOROVOD_ELASTIC": _NOT_YET,
     "HOROVOD_ELASTIC_TIMEOUT": _NOT_YET,
     "HOROVOD_ENABLE_ASYNC_COMPLETION": _NO_GPU_WORK,
-    "HOROVOD_ENABLE_XLA_OPS": _NOT_YET,
+    "HOROVOD_ENABLE_XLA_OPS": "XLA compiles the operations of TensorFlow without it",
     "HOROVOD_GLOO_IFACE": _ONE_MACHINE,
     "HOROVOD_GLOO_RENDEZVOUS_ADDR": "the ranks of a machine meet without an address",
     "HOROVOD_GLOO_RENDEZVOUS_PORT": "the ranks of a machine meet without a port",

@@ -8,6 +8,7 @@ import pytest
 
 from tests.keras.marks import SLOW, on_keras
 from tests.support.world import Workers
+from tests.tensorflow.marks import needs_xla
 
 pytestmark = SLOW
 
@@ -28,6 +29,40 @@ def test_run_eagerly(world: Workers) -> None:
 @on_keras(2, kinds=("tensorflow", "tf_keras"))  # torch knows of one only
 def test_several_steps_per_execution(world: Workers) -> None:
     world.run(_like_one_worker, "sgd", {"steps_per_execution": 2})
+
+
+@needs_xla
+@on_keras(2, kinds=("tensorflow", "tf_keras"))
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "global_clipnorm"])
+def test_jit_compile(world: Workers, optimizer: str) -> None:
+    """XLA compiles the step with its reductions; the oracle is not compiled."""
+    world.run(_compiled_like_one_worker, optimizer)
+
+
+@needs_xla
+@on_keras(2, kinds=("tensorflow", "tf_keras"))
+def test_jit_compile_of_several_passes(world: Workers) -> None:
+    options = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
+    world.run(_compiled_like_itself, options)
+
+
+def _compiled_like_one_worker(optimizer: str) -> None:
+    from tests.keras import training
+
+    make = training.MAKERS[optimizer]
+    together = training.fit_together(make, jit_compile=True)
+    training.assert_learnt(together)
+    training.assert_same(together, training.fit_alone(make, jit_compile=False))
+    training.assert_same_everywhere(together)
+
+
+def _compiled_like_itself(options: dict[str, Any]) -> None:
+    from tests.keras import training
+
+    make = training.MAKERS["sgd"]
+    together = training.fit_together(make, options=options, jit_compile=True)
+    training.assert_same(together, training.fit_together(make, options=options, jit_compile=False))
+    training.assert_same_everywhere(together)
 
 
 def _like_one_worker(optimizer: str, compiling: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+
 import pytest
 
 from tests.support.world import WorldKey
@@ -21,3 +23,16 @@ def on_worlds(*sizes: int) -> pytest.MarkDecorator:
     """
     keys = [WorldKey(size, "shm", SETTINGS) for size in sizes]
     return pytest.mark.parametrize("world", keys, ids=[f"np{size}" for size in sizes], indirect=True)
+
+
+def _version() -> tuple[int, ...]:
+    for name in ("tensorflow-cpu", "tensorflow"):
+        try:
+            return tuple(int(part) for part in metadata.version(name).split(".")[:2])
+        except metadata.PackageNotFoundError:
+            continue
+    return (0,)
+
+
+needs_xla = pytest.mark.skipif(_version() < (2, 18), reason="XLA can call nothing before TensorFlow 2.18")
+"""On tests of what XLA compiles."""

@@ -218,17 +218,3 @@ def _removed() -> Raised | None:
     if hvd.rank() == 1:
         thread.join()
     return outcome[-1]
-
-
-@on_worlds(1)
-def test_xla(world: Workers) -> None:
-    """An error that says what to do, when the function is traced."""
-    assert_raised(world.run(_compiled), "NotImplementedError", "HorovodAllreduce", "jit_compile=False")
-
-
-def _compiled() -> Raised | None:
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
-
-    return error_of(tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True))

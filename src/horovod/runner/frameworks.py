@@ -35,9 +35,10 @@ class Found:
 
 
 _ROUTE_OF_TENSORFLOW = """
-from horovod.tensorflow import _kernels
+from horovod.tensorflow import _kernels, _xla
 why = _kernels.why_fallback
-print(f"operations in Python, slower: {why}" if why else "native kernels")
+route = f"operations in Python, slower: {why}" if why else "native kernels"
+print(route if _xla.why_not() else f"{route}, jit_compile=True")
 """
 _ROUTE_SECONDS = 120.0
 

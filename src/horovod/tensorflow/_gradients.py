@@ -2,7 +2,8 @@
 
 Every operation is in flight at once. In a graph a large gradient is reduced as soon as it is there, while
 the backward pass goes on; small ones share an operation (:func:`bundles`). When executing eagerly all of them
-are there already, and an operation would only wait for the one before: they all go together.
+are there already, and an operation would only wait for the one before: they all go together. So they do where
+XLA compiles, as it runs one operation at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from horovod._core.gradient_options import check_predivide, check_registered
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import Adasum, Average, Sum
 from horovod.common.util import split_list
+from horovod.tensorflow._xla import compiling
 from horovod.tensorflow.compression import Compression
 from horovod.tensorflow.mpi_ops import allreduce, grouped_allreduce
 from horovod.tensorflow.util import places_of, unconverted, unique_name
@@ -140,7 +142,7 @@ class _Step:
             return [[number for number in group if number in known] for group in found]
         if groups is not None:
             return []
-        if tf.executing_eagerly():
+        if tf.executing_eagerly() or compiling():
             return [dense]
         return [
             [same[place] for place in bundle]

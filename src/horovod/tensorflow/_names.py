@@ -13,7 +13,7 @@ import tensorflow as tf
 
 __all__ = ["named"]
 
-_NOT_IN_NODES = re.compile(r"[^A-Za-z0-9_.\\/>-]")
+_NOT_IN_NODES = re.compile(r"[^A-Za-z0-9_./>-]")
 _NOT_IN_DEFAULTS = re.compile(r"[^A-Za-z0-9_]")
 _NUMBER = re.compile(r"_\d+$")
 
@@ -26,24 +26,10 @@ def named(
         return None, {"tensor_name": name or "", "waits": 1}
     node = _NOT_IN_NODES.sub("_", name) if name else f"{operation}_{_text_of(tensors)}"
     graph = tf.compat.v1.get_default_graph()
-    _refuse_xla(graph, operation)
     full: str = graph.unique_name(node, mark_as_used=False)
     if ignore_name_scope:
         full = full.rsplit("/", 1)[-1]
     return node, {"tensor_name": _branch(graph) + full, "waits": 0}
-
-
-def _refuse_xla(graph: Any, operation: str) -> None:
-    """What XLA would say later is of kernels and devices, and says nothing of what to do."""
-    try:
-        from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
-    except ImportError:
-        return
-    if GraphOrParentsInXlaContext(graph):
-        raise NotImplementedError(
-            f"{operation} cannot be compiled by XLA in this version. Use jit_compile=False for the function "
-            "or model that calls it; what it calls may be compiled."
-        )
 
 
 def _text_of(tensors: Any) -> str:

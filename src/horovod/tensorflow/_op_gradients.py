@@ -83,7 +83,11 @@ def _of_alltoall(op: Any, grad: Tensor, _: Tensor) -> list[Tensor | None]:
 
 def gathered(grad: Tensor, op: int, scale: float, process_set: int) -> Tensor:
     """The gradient of a reducescatter: that of all rows, times what the result was multiplied by."""
-    rows = _raw.allgather(grad, process_set=process_set)
+    return multiplied(_raw.allgather(grad, process_set=process_set), op, scale, process_set)
+
+
+def multiplied(rows: Tensor, op: int, scale: float, process_set: int) -> Tensor:
+    """The rows times what a result was multiplied by."""
     if op == Sum:
         rows *= tf.cast(_raw.size_op(process_set), rows.dtype)
     return rows * tf.cast(scale, rows.dtype) if scale != 1.0 else rows

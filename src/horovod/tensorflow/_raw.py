@@ -10,10 +10,16 @@ import tensorflow as tf
 
 from horovod._core.process_sets import ProcessSet, global_process_set
 from horovod._core.reduction import Sum, known
+from horovod.tensorflow import _compiled, _xla
 from horovod.tensorflow._kernels import ops
 from horovod.tensorflow._names import named
 
 Tensor = Any
+
+
+def _ops() -> Any:
+    """The operations for here: those that XLA can compile, where it will."""
+    return _compiled if _xla.compiling() else ops
 
 
 def set_id(process_set: ProcessSet | int) -> int:
@@ -48,7 +54,9 @@ def _allreduce(
     """``tensor`` reduced over all ranks: their sum, if nothing else is said."""
     node, naming = named("HorovodAllreduce", tensor, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
-    return ops.horovod_allreduce(tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming)
+    return _ops().horovod_allreduce(
+        tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming
+    )
 
 
 def _grouped_allreduce(
@@ -67,7 +75,7 @@ def _grouped_allreduce(
     node, naming = named("HorovodGroupedAllreduce", tensors, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
     return list(
-        ops.horovod_grouped_allreduce(
+        _ops().horovod_grouped_allreduce(
             list(tensors), **reduction, process_set_id=set_id(process_set), name=node, **naming
         )
     )
@@ -84,7 +92,7 @@ def allgather(
     The gradient is the average over the ranks, of which each gets its own rows.
     """
     node, naming = named("HorovodAllgather", tensor, name, ignore_name_scope)
-    return ops.horovod_allgather(tensor, process_set_id=set_id(process_set), name=node, **naming)
+    return _ops().horovod_allgather(tensor, process_set_id=set_id(process_set), name=node, **naming)
 
 
 def grouped_allgather(
@@ -98,7 +106,9 @@ def grouped_allgather(
         return []
     node, naming = named("HorovodGroupedAllgather", tensors, name, ignore_name_scope)
     return list(
-        ops.horovod_grouped_allgather(list(tensors), process_set_id=set_id(process_set), name=node, **naming)
+        _ops().horovod_grouped_allgather(
+            list(tensors), process_set_id=set_id(process_set), name=node, **naming
+        )
     )
 
 
@@ -114,7 +124,7 @@ def broadcast(
     The root is a rank of the whole job, also in a process set. It alone gets a gradient: the average.
     """
     node, naming = named("HorovodBroadcast", tensor, name, ignore_name_scope)
-    return ops.horovod_broadcast(
+    return _ops().horovod_broadcast(
         tensor, root_rank=root_rank, process_set_id=set_id(process_set), name=node, **naming
     )
 
@@ -132,7 +142,7 @@ def alltoall(
     Without it all get the same number.
     """
     node, naming = named("HorovodAlltoall", tensor, name, ignore_name_scope)
-    output, received = ops.horovod_alltoall(
+    output, received = _ops().horovod_alltoall(
         tensor,
         _splits(splits),
         has_splits=int(splits is not None),
@@ -170,7 +180,7 @@ def _reducescatter(
     """This rank's rows of the reduced ``tensor``: of the sum, if nothing else is said."""
     node, naming = named("HorovodReducescatter", tensor, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
-    return ops.horovod_reducescatter(
+    return _ops().horovod_reducescatter(
         tensor, **reduction, process_set_id=set_id(process_set), name=node, **naming
     )
 
@@ -191,7 +201,7 @@ def _grouped_reducescatter(
     node, naming = named("HorovodGroupedReducescatter", tensors, name, ignore_name_scope)
     reduction = _reduction(op, prescale_factor, postscale_factor, wire)
     return list(
-        ops.horovod_grouped_reducescatter(
+        _ops().horovod_grouped_reducescatter(
             list(tensors), **reduction, process_set_id=set_id(process_set), name=node, **naming
         )
     )
@@ -202,34 +212,34 @@ def join() -> Tensor:
 
     The rank that joined last, the same everywhere.
     """
-    return ops.horovod_join(waits=int(tf.executing_eagerly()))
+    return _ops().horovod_join(waits=int(tf.executing_eagerly()))
 
 
 def size_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """How many ranks there are, when the graph runs."""
-    return ops.horovod_size(process_set_id=process_set_id, name=name)
+    return _ops().horovod_size(process_set_id=process_set_id, name=name)
 
 
 def rank_op(name: str | None = None) -> Tensor:
     """This process's number among all, when the graph runs."""
-    return ops.horovod_rank(name=name)
+    return _ops().horovod_rank(name=name)
 
 
 def rank_in_set_op(process_set_id: int, name: str | None = None) -> Tensor:
     """This process's number among those of a process set, when the graph runs."""
-    return ops.horovod_rank(process_set_id=process_set_id, name=name)
+    return _ops().horovod_rank(process_set_id=process_set_id, name=name)
 
 
 def local_size_op(name: str | None = None) -> Tensor:
     """How many ranks this host has, when the graph runs."""
-    return ops.horovod_local_size(name=name)
+    return _ops().horovod_local_size(name=name)
 
 
 def local_rank_op(name: str | None = None) -> Tensor:
     """This process's number among those on its host, when the graph runs."""
-    return ops.horovod_local_rank(name=name)
+    return _ops().horovod_local_rank(name=name)
 
 
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Tensor:
     """1 if this process is in the set, else 0; -1 before ``init()``, -3 if there is no such set."""
-    return ops.horovod_process_set_included(process_set_id=process_set_id, name=name)
+    return _ops().horovod_process_set_included(process_set_id=process_set_id, name=name)
