@@ -46,7 +46,7 @@ def _state() -> None:
     hvd, keras = training.hvd, training.keras
     alone = training.fit_alone(training.MAKERS["adam"], epochs=2)
     made = training.fit_alone(training.MAKERS["adam"])
-    made.compile(optimizer=hvd.DistributedOptimizer(made.optimizer), loss="mse")
+    made.compile(optimizer=hvd.DistributedOptimizer(made.optimizer), loss=training.loss())
     training.fit(made, training.data(), training.ROWS)
     training.assert_same(made, alone)
     assert isinstance(made.optimizer, keras.optimizers.Adam)
