@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+
+import psutil
 import pytest
 
 from horovod.runner import cli, launch
@@ -17,6 +21,17 @@ def test_the_command_line() -> None:
 def test_running_what_was_parsed(capfd: pytest.CaptureFixture[str]) -> None:
     assert launch._run(launch.parse_args(["-np", "2", "sh", "-c", "exit 3"])) == 3
     assert "failed first: exit code 3" in capfd.readouterr().err
+
+
+def test_the_caller_adopts_no_orphans_afterwards() -> None:
+    """It would never hear of their end, and they would stay as zombies."""
+    launch._run(launch.parse_args(["-np", "1", "true"]))
+    shown = subprocess.run(["sh", "-c", "sleep 60 >/dev/null & echo $!"], capture_output=True, check=True)
+    orphan = psutil.Process(int(shown.stdout))
+    try:
+        assert orphan.ppid() != os.getpid()
+    finally:
+        orphan.kill()
 
 
 def test_the_build(capsys: pytest.CaptureFixture[str]) -> None:

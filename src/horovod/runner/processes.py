@@ -9,11 +9,20 @@ import contextlib
 import ctypes
 import os
 import signal
+from collections.abc import Iterator
 
-__all__ = ["become_subreaper", "descendants", "die_with_parent", "has_in_environment", "signal_all"]
+__all__ = [
+    "adopting_orphans",
+    "become_subreaper",
+    "descendants",
+    "die_with_parent",
+    "has_in_environment",
+    "signal_all",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -26,6 +35,19 @@ def _prctl(option: int, argument: int) -> None:
 def become_subreaper() -> None:
     """From now on, orphaned descendants become children of this process instead of init's."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+@contextlib.contextmanager
+def adopting_orphans() -> Iterator[None]:
+    """For a while, orphaned descendants become children of this process."""
+    before = ctypes.c_int()
+    if _libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_GET_CHILD_SUBREAPER)")
+    become_subreaper()
+    try:
+        yield
+    finally:
+        _prctl(_PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def die_with_parent(signum: int, parent: int) -> bool:

@@ -69,8 +69,8 @@ class Supervisor:
         """Start the workers, see them through, and return the exit code of the job."""
         self._oom_before = Cgroup().oom_kills()
         started_at = time.monotonic()
-        processes.become_subreaper()  # for what a killed guardian leaves behind
-        with self._selector, self._listening_to_signals():
+        # Orphans: what a killed guardian leaves behind.
+        with processes.adopting_orphans(), self._selector, self._listening_to_signals():
             for worker in workers:
                 self._start(worker)
             # Only now: a signal that came before is waiting, and the guardians are there to act on it.
