@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -134,17 +135,9 @@ def test_a_tensorflow_without_such_calls(world: Workers) -> None:
 
 
 def _without_calls() -> Raised | None:
-    import tensorflow as tf
-
-    import horovod.tensorflow as hvd
     from horovod import _native
 
-    before = _native.add_to_xla_of_tensorflow
-    _native.add_to_xla_of_tensorflow = lambda: "no such calls"
-    try:
-        return error_of(tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True, autograph=False))
-    finally:
-        _native.add_to_xla_of_tensorflow = before
+    return _error_with(_native, "add_to_xla_of_tensorflow", lambda: "no such calls")
 
 
 @on_worlds(1)
@@ -153,14 +146,16 @@ def test_on_a_gpu(world: Workers) -> None:
 
 
 def _on_a_gpu() -> Raised | None:
+    from horovod.tensorflow import _xla
+
+    return _error_with(_xla, "_device", lambda: "/job:localhost/replica:0/task:0/device:GPU:0")
+
+
+def _error_with(module: Any, name: str, function: Any) -> Raised | None:
+    """Of a compiled reduction, with another function in the module."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
-    from horovod.tensorflow import _xla
 
-    before = _xla._device
-    _xla._device = lambda: "/job:localhost/replica:0/task:0/device:GPU:0"
-    try:
+    with mock.patch.object(module, name, function):
         return error_of(tf.function(lambda: hvd.allreduce(tf.ones(2)), jit_compile=True, autograph=False))
-    finally:
-        _xla._device = before
