@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from tests.support import mpi
+from tests.support.nursery import Prepare
 from tests.support.world import Workers, WorldKey, Worlds, workers
 
 
@@ -37,18 +38,25 @@ def worlds() -> Iterator[Worlds]:
 
 
 @pytest.fixture
-def world(request: pytest.FixtureRequest, worlds: Worlds) -> Workers:
-    """The persistent world that the test's parameter (see ``tests.support.marks.on_worlds``) asks for."""
-    return worlds.get(request.param)
+def prepare() -> Prepare | None:
+    """What imports the frameworks that a world has from the start; see ``tests.support.nursery``."""
+    return None
 
 
 @pytest.fixture
-def start_workers() -> Iterator[Callable[..., Workers]]:
+def world(request: pytest.FixtureRequest, worlds: Worlds, prepare: Prepare | None) -> Workers:
+    """The persistent world that the test's parameter (see ``tests.support.marks.on_worlds``) asks for."""
+    return worlds.get(request.param, prepare)
+
+
+@pytest.fixture
+def start_workers(worlds: Worlds, prepare: Prepare | None) -> Iterator[Callable[..., Workers]]:
     """Starts processes that only this test uses, and ends them."""
     started: list[Workers] = []
 
     def start(size: int, plane: str = "shm", settings: Mapping[str, str] | None = None) -> Workers:
-        started.append(workers(size, plane, settings))
+        nursery = None if prepare is None else worlds.nursery(settings or {}, prepare)
+        started.append(workers(size, plane, settings, nursery))
         return started[-1]
 
     yield start

@@ -27,6 +27,9 @@ DTYPES = (*NUMBERS, "bool")
 FORMS = ("", "_", "_async", "_async_")
 """What a function's name ends in: plain, in place, and both without waiting."""
 
+SMALL = 1 << 12
+"""Elements of tensors that are drawn once and kept: most tests give the same ones."""
+
 LAYOUTS = ("strided", "transposed", "reversed", "fortran", "columns", "read-only")
 
 
@@ -105,6 +108,12 @@ def relabelled(calls: Iterable[Call], prefix: str) -> list[Call]:
 
 
 def _random(dtype: str, shape: Shape, rank: int, seed: int) -> Array:
+    if np.prod(shape, dtype=int) > SMALL:
+        return _drawn(dtype, shape, rank, seed)
+    return _drawn_once(dtype, shape, rank, seed).copy()
+
+
+def _drawn(dtype: str, shape: Shape, rank: int, seed: int) -> Array:
     random = np.random.default_rng([seed, rank])
     kind = dtype_of(dtype)
     if kind.kind == "b":
@@ -116,6 +125,9 @@ def _random(dtype: str, shape: Shape, rank: int, seed: int) -> Array:
         return np.asarray(np.where(random.random(shape) < 0.3, wide, small), kind)
     numbers = random.standard_normal(shape, "f4") * np.float32(10) ** random.integers(-3, 4, shape, "i1")
     return np.asarray(numbers).astype(kind)
+
+
+_drawn_once = functools.lru_cache(8192)(_drawn)
 
 
 def _zeros(dtype: str, shape: Shape, rank: int, seed: int) -> Array:  # noqa: ARG001

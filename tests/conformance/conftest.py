@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import weakref
 from pathlib import Path
 
 import pytest
 
-from tests.conformance.frontends import frontend_of
 from tests.conformance.marks import PLANES_OF_FRONTENDS
+from tests.support.frameworks import import_tensorflow, import_torch
 from tests.support.mpi import MPIS
-from tests.support.world import Workers, WorldKey
+from tests.support.nursery import Prepare
+from tests.support.world import WorldKey
 
 REFERENCE = "numpy"
 LARGEST_OF_OTHERS = 4
@@ -63,20 +63,13 @@ FOR_WAITING = {
     },
 }
 
-_ready: weakref.WeakSet[Workers] = weakref.WeakSet()
+PREPARE = {"tensorflow": import_tensorflow, "torch": import_torch}
 
 
 @pytest.fixture
-def world(world: Workers, request: pytest.FixtureRequest) -> Workers:
-    """The persistent world. To import TensorFlow takes long on a busy machine."""
-    if request.node.callspec.params.get("frontend") == WAITING and world not in _ready:
-        world.run(_load, WAITING, deadline=100)
-        _ready.add(world)
-    return world
-
-
-def _load(frontend: str) -> None:
-    frontend_of(frontend)
+def prepare(request: pytest.FixtureRequest) -> Prepare | None:
+    """What the frontend needs."""
+    return PREPARE.get(request.node.callspec.params.get("frontend"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

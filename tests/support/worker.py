@@ -29,7 +29,8 @@ def _record(event: Any) -> None:
     unraisable.append(f"{event.exc_type.__name__}: {event.exc_value}")
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
+    """Ends this process with the one that started it."""
     set_parent_death_signal = 1
     ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
     if os.getppid() != parent:
@@ -62,22 +63,23 @@ def _run_case(connection: socket.socket) -> Reply:
 
 def main(descriptor: int, parent: int) -> None:
     """Serves the test process at the other end of ``descriptor``."""
-    _die_with(parent)
+    die_with(parent)
     with socket.socket(fileno=descriptor) as connection:
-        _serve(connection)
+        serve(connection)
 
 
 def call(place: str) -> None:
     """Serves the test process that listens there; for ranks that ``mpirun`` has started."""
-    _die_with(os.getppid())
+    die_with(os.getppid())
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(f"\0{place}")
         rank = os.environ.get("OMPI_COMM_WORLD_RANK") or os.environ["PMI_RANK"]
         frames.send(connection, (int(rank), os.getpid()))
-        _serve(connection)
+        serve(connection)
 
 
-def _serve(connection: socket.socket) -> None:
+def serve(connection: socket.socket) -> None:
+    """Runs cases until the other end is gone."""
     sys.unraisablehook = _record
     while True:
         try:

@@ -20,9 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import cloudpickle
-
 from tests.support import frames, mpi
+from tests.support.nursery import SECONDS, Forked, Nursery, Prepare
 
 PLANES = ("shm", "tcp")
 """The data planes under test: add "tcp" here to run everything on both."""
@@ -71,8 +70,10 @@ def clean_environment() -> dict[str, str]:
 class Workers:
     """Some worker processes, which know nothing of each other yet."""
 
-    def __init__(self, environments: Sequence[Mapping[str, str]]) -> None:
-        self._processes: list[subprocess.Popen[bytes]] = []
+    def __init__(self, environments: Sequence[Mapping[str, str]], nursery: Nursery | None = None) -> None:
+        self.prepared = nursery.prepared if nursery is not None else frozenset()
+        self._nursery = nursery
+        self._processes: list[subprocess.Popen[bytes] | Forked] = []
         self._connections: list[socket.socket] = []
         try:
             for environment in environments:
@@ -84,11 +85,15 @@ class Workers:
     def _start(self, environment: Mapping[str, str]) -> None:
         mine, theirs = socket.socketpair()
         self._connections.append(mine)
+        environment = {**clean_environment(), **environment}
         with theirs:
+            if self._nursery is not None:
+                self._processes.append(self._nursery.fork(environment, theirs))
+                return
             command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.support.worker"]
             process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid())],
-                env={**clean_environment(), **environment},
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 cwd=_ROOT,
@@ -105,10 +110,19 @@ class Workers:
         """Whether all of them are up."""
         return bool(self._processes) and all(process.poll() is None for process in self._processes)
 
+    def is_prepared(self, prepare: Prepare | None) -> bool:
+        """Whether this has been called in all processes, or where they come from."""
+        return prepare is None or prepare.__qualname__ in self.prepared
+
+    def prepare(self, prepare: Prepare) -> None:
+        """Calls it in all processes."""
+        self.run(prepare, deadline=SECONDS)
+        self.prepared |= {prepare.__qualname__}
+
     def run(self, case: Callable[..., Any], *args: Any, deadline: float = CASE_SECONDS) -> list[Any]:
         """Calls ``case(*args)`` in every process; the results by rank, or ``RemoteError``."""
         try:
-            _send_by_value(case)
+            frames.by_value(case)
             for connection in self._connections:
                 frames.send(connection, (case, args))
             return self._collect(deadline)
@@ -227,12 +241,6 @@ class MpirunWorkers(Workers):
             self._mpirun.wait()
 
 
-def _send_by_value(case: Callable[..., Any]) -> None:
-    # Test modules import pytest: workers need not.
-    if case.__module__.rpartition(".")[2].startswith("test_"):
-        cloudpickle.register_pickle_by_value(sys.modules[case.__module__])
-
-
 def _describe(problems: Mapping[int, str], silent: Sequence[int], deadline: float) -> str:
     lines = [f"on rank {rank}:\n{text}" for rank, text in problems.items()]
     if silent:
@@ -245,17 +253,38 @@ class Worlds:
 
     def __init__(self) -> None:
         self._worlds: OrderedDict[WorldKey, Workers] = OrderedDict()
+        self._nurseries: dict[tuple[tuple[str, str], ...], Nursery] = {}
 
-    def get(self, key: WorldKey) -> Workers:
-        """An initialised world; the same as last time, if it is still well."""
+    def get(self, key: WorldKey, prepare: Prepare | None = None) -> Workers:
+        """An initialised world, prepared; the same as last time, if it is still well."""
         world = self._worlds.pop(key, None)
-        if world is None or not world.alive:
+        if world is None or not world.alive or not world.is_prepared(prepare):
             if world is not None:
                 world.kill()
             self._make_room(key.size)
-            world = initialised(key)
+            world = self._born(key, prepare)
         self._worlds[key] = world
         return world
+
+    def _born(self, key: WorldKey, prepare: Prepare | None) -> Workers:
+        if key.plane in mpi.MPIS:  # which mpirun starts
+            world = workers(key.size, key.plane, dict(key.settings))
+            if prepare is not None:
+                world.prepare(prepare)
+        else:
+            settings = dict(key.settings)
+            world = workers(key.size, key.plane, settings, self.nursery(settings, prepare))
+        world.run(_init)
+        return world
+
+    def nursery(self, settings: Mapping[str, str], prepare: Prepare | None) -> Nursery:
+        """Frameworks read variables when they are imported, so it has those of the world."""
+        theirs = tuple(pair for pair in settings.items() if not pair[0].startswith("HOROVOD_"))
+        if theirs not in self._nurseries:
+            self._nurseries[theirs] = Nursery({**clean_environment(), **dict(theirs)})
+        if prepare is not None:
+            self._nurseries[theirs].prepare(prepare)
+        return self._nurseries[theirs]
 
     def _make_room(self, size: int) -> None:
         while self._worlds and size + sum(key.size for key in self._worlds) > MAX_PROCESSES:
@@ -267,21 +296,23 @@ class Worlds:
         for world in self._worlds.values():
             world.kill()
         self._worlds.clear()
+        for nursery in self._nurseries.values():
+            nursery.close()
+        self._nurseries.clear()
 
 
-def workers(size: int, plane: str = PLANES[0], settings: Mapping[str, str] | None = None) -> Workers:
+def workers(
+    size: int,
+    plane: str = PLANES[0],
+    settings: Mapping[str, str] | None = None,
+    nursery: Nursery | None = None,
+) -> Workers:
     """Processes with the environment of a world, that have not called ``init()``."""
     if plane in mpi.MPIS:
         return MpirunWorkers(plane, size, settings or {})
     job = secrets.token_hex(8)
-    return Workers([{**rank_environment(rank, size, plane, job), **(settings or {})} for rank in range(size)])
-
-
-def initialised(key: WorldKey) -> Workers:
-    """A world of its own, up and running."""
-    world = workers(key.size, key.plane, dict(key.settings))
-    world.run(_init)
-    return world
+    environments = [{**rank_environment(rank, size, plane, job), **(settings or {})} for rank in range(size)]
+    return Workers(environments, nursery)
 
 
 def _init() -> None:

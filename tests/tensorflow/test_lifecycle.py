@@ -6,28 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.frameworks import import_tensorflow
 from tests.support.outcomes import Raised, assert_raised, error_of
-from tests.support.world import Workers, workers
+from tests.support.world import Workers, Worlds, workers
 from tests.tensorflow.marks import SETTINGS
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[Workers]:
+def world(worlds: Worlds) -> Iterator[Workers]:
     """Two processes that are in no world: every test makes its own, and ends it."""
-    two = workers(2, settings=dict(SETTINGS))
-    two.run(_import_tensorflow, deadline=100)
+    settings = dict(SETTINGS)
+    two = workers(2, settings=settings, nursery=worlds.nursery(settings, import_tensorflow))
     yield two
     two.kill()
-
-
-def _import_tensorflow() -> None:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # what TensorFlow itself imports
-        import tensorflow  # noqa: F401
-
-    import horovod.tensorflow  # noqa: F401
 
 
 def test_kernels_across_worlds(world: Workers) -> None:
