@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string>
 
+#include "adapters/error_code.h"
+
 namespace khorovod::tensorflow {
 
 // Types that are only pointed to.
@@ -21,13 +23,11 @@ struct OpKernelConstruction;
 struct OpKernelContext;
 struct AsyncOpKernelDoneCallback;
 
-// TF_DataType, TF_Code: C enums. Those that are used.
+// TF_DataType, a C enum: those that are used. Those of TF_Code are in error_code.h.
 using DataType = int;
 inline constexpr DataType kFloat = 1, kDouble = 2, kInt32 = 3, kUint8 = 4, kInt16 = 5, kInt8 = 6,
                           kInt64 = 9, kBool = 10, kBfloat16 = 14, kUint16 = 17, kHalf = 19;
-using ErrorCode = int;
-inline constexpr ErrorCode kOk = 0, kUnknown = 2, kInvalidArgument = 3, kResourceExhausted = 8,
-                           kFailedPrecondition = 9, kAborted = 10;
+using namespace error_codes;
 
 using CreateKernel = void*(OpKernelConstruction*);
 using DeleteKernel = void(void*);

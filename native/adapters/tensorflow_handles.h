@@ -38,20 +38,6 @@ inline DType dtype_from(DataType type) {
   return static_cast<DType>(i);
 }
 
-// Which class of error of tf.errors an outcome is.
-inline ErrorCode error_code(Code code) {
-  switch (code) {
-    case Code::kInvalid:
-      return kInvalidArgument;
-    case Code::kMismatch:
-      return kFailedPrecondition;
-    case Code::kAborted:
-      return tensorflow::kAborted;
-    default:
-      return kUnknown;
-  }
-}
-
 inline void fail(OpKernelContext* context, const khorovod::Status& why) {
   const StatusPtr status = new_status();
   api().SetStatus(status.get(), error_code(why.code), why.message.c_str());

@@ -15,20 +15,6 @@ namespace {
 // ---------------------------------------------------------------------------------------------------
 // Errors
 
-// As the kernels of TensorFlow have it.
-int error_code(Code code) {
-  switch (code) {
-    case Code::kInvalid:
-      return kInvalidArgument;
-    case Code::kMismatch:
-      return kFailedPrecondition;
-    case Code::kAborted:
-      return xla::kAborted;
-    default:
-      return kUnknown;
-  }
-}
-
 Error* error_of(const Api& api, const Status& status) {
   if (status.ok()) return nullptr;
   ErrorCreateArgs args{sizeof args, nullptr, status.message.c_str(), error_code(status.code)};

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "adapters/error_code.h"
+
 namespace khorovod::xla {
 
 // Types that are only pointed to.
@@ -159,8 +161,7 @@ struct CallFrame {
   Future* future;  // set by a handler whose work goes on after it has returned
 };
 
-// The codes of errors.
-inline constexpr int kUnknown = 2, kInvalidArgument = 3, kFailedPrecondition = 9, kAborted = 10;
+using namespace error_codes;
 
 template <typename Struct, typename Field>
 bool has(const Struct& object, Field Struct::* field) {
