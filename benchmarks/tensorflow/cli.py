@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import ROOT, machine
+from benchmarks import ROOT, machine, readme
 from benchmarks.session import say
 from benchmarks.tensorflow.report import document, draw
 from benchmarks.tensorflow.trainers import TRAINERS
@@ -33,8 +33,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results = {"machine": machine.facts(), "ranks": options.ranks, **_measure(options, rounds)}
         options.out.mkdir(parents=True, exist_ok=True)
         saved.write_text(json.dumps(results, indent=1))
-    print(document(results))
-    draw(results, options.out / "tensorflow.png")
+    text, picture = document(results), options.out / "tensorflow.png"
+    print(text)
+    draw(results, picture)
+    if options.write_readme:
+        readme.write(text, picture, "tensorflow", "step times of model.fit")
     return 0
 
 
@@ -75,4 +78,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--rounds", type=int, help=f"default {FULL_ROUNDS}, quick {QUICK_ROUNDS}")
     add("--out", type=Path, default=ROOT / "benchmarks" / "results", metavar="DIR")
     add("--report-only", action="store_true", help="measure nothing; report DIR/tensorflow.json again")
+    add("--write-readme", action="store_true", help="put the table into benchmarks/README.md")
     return parser
