@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from tests.support import frames
@@ -64,6 +65,16 @@ def _run_case(connection: socket.socket) -> Reply:
 def main(descriptor: int, parent: int) -> None:
     """Serves the test process at the other end of ``descriptor``."""
     die_with(parent)
+    with socket.socket(fileno=descriptor) as connection:
+        serve(connection)
+
+
+def born(environment: Mapping[str, str], descriptor: int) -> None:
+    """In a child of a nursery: the same."""
+    os.environ.clear()
+    os.environ.update(environment)
+    if "numpy" in sys.modules:  # Python's own random numbers differ after a fork
+        sys.modules["numpy"].random.seed()
     with socket.socket(fileno=descriptor) as connection:
         serve(connection)
 

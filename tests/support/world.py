@@ -17,11 +17,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.support import frames, mpi
-from tests.support.nursery import SECONDS, Forked, Nursery, Prepare
+from tests.support import frames, mpi, worker
+from tests.support.nursery import ROOT, SECONDS, Forked, Nursery, Prepare
 
 PLANES = ("shm", "tcp")
 """The data planes under test: add "tcp" here to run everything on both."""
@@ -29,7 +28,6 @@ PLANES = ("shm", "tcp")
 MAX_PROCESSES = 8
 CASE_SECONDS = 40.0
 GRACE_SECONDS = 5.0
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class RemoteError(AssertionError):
@@ -64,7 +62,7 @@ def rank_environment(rank: int, size: int, plane: str, job: str) -> dict[str, st
 def clean_environment() -> dict[str, str]:
     """This process's environment without a word about ranks, and able to import the tests."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOROVOD_")}
-    return {**kept, "PYTHONPATH": str(_ROOT), "OPENBLAS_NUM_THREADS": "1"}
+    return {**kept, "PYTHONPATH": str(ROOT), "OPENBLAS_NUM_THREADS": "1"}
 
 
 class Workers:
@@ -88,7 +86,8 @@ class Workers:
         environment = {**clean_environment(), **environment}
         with theirs:
             if self._nursery is not None:
-                self._processes.append(self._nursery.fork(environment, theirs))
+                pid = self._nursery.fork(worker.born, environment, given=[theirs])
+                self._processes.append(Forked(self._nursery, pid))
                 return
             command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.support.worker"]
             process = subprocess.Popen(
@@ -96,7 +95,7 @@ class Workers:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
-                cwd=_ROOT,
+                cwd=ROOT,
             )
         self._processes.append(process)
 
@@ -196,7 +195,7 @@ class MpirunWorkers(Workers):
                     **settings,
                 },
                 stdin=subprocess.DEVNULL,
-                cwd=_ROOT,
+                cwd=ROOT,
             )
             try:
                 self._welcome(listener, size)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from tests.support.chaos import remains
 from tests.support.chaos.judge import Outcome
-from tests.support.chaos.nursery import ROOT, Birth, Nursery
+from tests.support.chaos.nursery import Birth, Nursery
 from tests.support.chaos.script import Script
 from tests.support.chaos.story import Event, read
+from tests.support.nursery import ROOT
 from tests.support.world import rank_environment
 
 DEADLINE = 90.0
