@@ -1,8 +1,8 @@
 """Processes that are born with everything imported: forked by one that has imported it once.
 
 To import TensorFlow takes a process seconds, on a busy machine ten times as many, and a world has several
-processes. The nursery has never used what it imports, so it has no threads that a fork would lose. It ends
-with the process that uses it, and its children end with it.
+processes. The nursery never uses what it imports, so it has no threads that a fork would lose. It ends with
+the process that uses it, and its children end with it.
 """
 
 from __future__ import annotations
@@ -113,6 +113,8 @@ def _serve(connection: socket.socket) -> Callable[[], Any] | None:
         if verb == "call":
             frames.send(connection, function(*args))
             continue
+        if len(os.listdir("/proc/self/task")) > 1:
+            sys.exit("what was imported has started threads, which a fork would lose")
         descriptors = [socket.recv_fds(connection, 1, 1)[1][0] for _ in range(verb)]
         if (pid := os.fork()) == 0:
             return functools.partial(function, *args, *descriptors)
