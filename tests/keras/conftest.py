@@ -11,11 +11,8 @@ from tests.support.frameworks import import_keras
 from tests.support.nursery import Prepare
 from tests.support.world import Workers
 
-SECONDS = 200.0
-"""For a case, most of which is a framework that compiles: a guard against hangs, not a measurement.
-
-With TensorFlow 2.16 the first fit of tf_keras takes half a minute of CPU time, without us.
-"""
+SECONDS = 100.0
+"""For a case, most of which is a framework that compiles: a guard against hangs, not a measurement."""
 
 
 class Patient:
