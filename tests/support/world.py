@@ -20,7 +20,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from tests.support import frames, mpi, worker
-from tests.support.nursery import ROOT, SECONDS, Forked, Nursery, Prepare
+from tests.support.nursery import ROOT, STRICT, Forked, Nursery, Prepare
 
 PLANES = ("shm", "tcp")
 """The data planes under test: add "tcp" here to run everything on both."""
@@ -89,7 +89,7 @@ class Workers:
                 pid = self._nursery.fork(worker.born, environment, given=[theirs])
                 self._processes.append(Forked(self._nursery, pid))
                 return
-            command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.support.worker"]
+            command = [sys.executable, *STRICT, "-m", "tests.support.worker"]
             process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid())],
                 env=environment,
@@ -110,13 +110,8 @@ class Workers:
         return bool(self._processes) and all(process.poll() is None for process in self._processes)
 
     def is_prepared(self, prepare: Prepare | None) -> bool:
-        """Whether this has been called in all processes, or where they come from."""
+        """Whether this has been called where the processes come from."""
         return prepare is None or prepare.__qualname__ in self.prepared
-
-    def prepare(self, prepare: Prepare) -> None:
-        """Calls it in all processes."""
-        self.run(prepare, deadline=SECONDS)
-        self.prepared |= {prepare.__qualname__}
 
     def run(self, case: Callable[..., Any], *args: Any, deadline: float = CASE_SECONDS) -> list[Any]:
         """Calls ``case(*args)`` in every process; the results by rank, or ``RemoteError``."""
@@ -185,7 +180,7 @@ class MpirunWorkers(Workers):
             listener.bind(f"\0{place}")
             listener.listen(size)
             listener.settimeout(CASE_SECONDS)
-            command = [sys.executable, "-W", "error", "-X", "faulthandler", "-m", "tests.support.worker"]
+            command = [sys.executable, *STRICT, "-m", "tests.support.worker"]
             self._mpirun = subprocess.Popen(
                 [*mpi.mpirun(name, size), *command, "--call", place],
                 env={
@@ -266,13 +261,8 @@ class Worlds:
         return world
 
     def _born(self, key: WorldKey, prepare: Prepare | None) -> Workers:
-        if key.plane in mpi.MPIS:  # which mpirun starts
-            world = workers(key.size, key.plane, dict(key.settings))
-            if prepare is not None:
-                world.prepare(prepare)
-        else:
-            settings = dict(key.settings)
-            world = workers(key.size, key.plane, settings, self.nursery(settings, prepare))
+        settings = dict(key.settings)
+        world = workers(key.size, key.plane, settings, self.nursery(settings, prepare))
         world.run(_init)
         return world
 
@@ -306,7 +296,7 @@ def workers(
     settings: Mapping[str, str] | None = None,
     nursery: Nursery | None = None,
 ) -> Workers:
-    """Processes with the environment of a world, that have not called ``init()``."""
+    """Processes with the environment of a world, that have not called ``init()``; mpirun starts its own."""
     if plane in mpi.MPIS:
         return MpirunWorkers(plane, size, settings or {})
     job = secrets.token_hex(8)
