@@ -26,9 +26,6 @@ constexpr std::size_t kLazyCount = 512;
 constexpr Nanoseconds kFirstSlice = kMillisecond;
 constexpr Nanoseconds kLongestSlice = 50 * kMillisecond;
 
-// Where no rank may spin, a driver gives way this often before it sleeps.
-constexpr int kYields = 4;
-
 // Traces travel to rank 0 when this much has gathered, or after this time.
 constexpr std::size_t kTraceBytes = std::size_t{16} << 10;
 constexpr Nanoseconds kTraceTime = 100 * kMillisecond;
@@ -285,16 +282,8 @@ WaitResult Engine::drive(Operation& operation) {
 
 // Spinning for about as long as it takes to wake a sleeper costs at most twice the best choice,
 // whatever happens: the answer to a rank that comes last is mostly there by then.
-bool Engine::spin_for_news(std::uint32_t mark) const {
-  if (options_.spin == 0) {
-    // Ranks share cores: the one that this rank waits for may be next to run on this very core.
-    // Giving way to it is cheaper than to sleep and be woken.
-    for (int i = 0; i < kYields; ++i) {
-      if (world_.link->news_since(mark)) return true;
-      std::this_thread::yield();
-    }
-    return false;
-  }
+bool Engine::spin_for_news(std::uint32_t mark) {
+  if (options_.spin == 0) return yield_for_news(mark);
   const Nanoseconds until = now_ns() + options_.spin;
   do {
     for (int i = 0; i < 32; ++i) {
@@ -304,6 +293,19 @@ bool Engine::spin_for_news(std::uint32_t mark) const {
 #endif
     }
   } while (now_ns() < until);
+  return false;
+}
+
+bool Engine::yield_for_news(std::uint32_t mark) {
+  const Nanoseconds until = now_ns() + yield_time_.now();
+  do {
+    std::this_thread::yield();
+    if (world_.link->news_since(mark)) {
+      yield_time_.helped();
+      return true;
+    }
+  } while (now_ns() < until);
+  yield_time_.was_in_vain();
   return false;
 }
 

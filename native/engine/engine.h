@@ -31,6 +31,7 @@
 #include "engine/polling.h"
 #include "engine/stall.h"
 #include "engine/timeline.h"
+#include "engine/yielding.h"
 #include "planes/data_plane.h"
 
 namespace khorovod {
@@ -144,7 +145,8 @@ class Engine {
 
   // -- Called with the progress lock held.
   WaitResult drive(Operation& operation);
-  bool spin_for_news(std::uint32_t mark) const;
+  bool spin_for_news(std::uint32_t mark);
+  bool yield_for_news(std::uint32_t mark);
   bool pause_polling(std::uint32_t mark);
   bool step();
   bool try_step();
@@ -308,6 +310,7 @@ class Engine {
   Nanoseconds next_look_ = 0;
   Nanoseconds last_moved_ = 0;     // when the plane did something last
   Nanoseconds stirred_ = 0;        // when a step did anything last
+  YieldTime yield_time_;
   Nanoseconds last_stand_in_ = 0;  // when this rank, having joined, helped others last
   Nanoseconds unheard_since_ = 0;  // a complaint that the coordinator has not answered; 0: none
   bool unheard_final_ = false;

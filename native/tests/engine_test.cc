@@ -409,6 +409,21 @@ TEST_IN_EVERY_WORLD(cycle_time_delays_but_completes) {
   });
 }
 
+TEST(a_thread_gives_way_for_as_long_as_that_helps) {
+  YieldTime time;
+  CHECK_EQ(time.now(), YieldTime::kLongest);
+  time.helped();
+  CHECK_EQ(time.now(), YieldTime::kLongest);
+  time.was_in_vain();
+  CHECK_EQ(time.now(), YieldTime::kLongest / 2);
+  for (int i = 0; i < 32; ++i) time.was_in_vain();
+  CHECK_EQ(time.now(), 0);
+  time.helped();
+  CHECK_EQ(time.now(), kMicrosecond);
+  for (int i = 0; i < 8; ++i) time.helped();
+  CHECK_EQ(time.now(), YieldTime::kLongest);
+}
+
 }  // namespace khorovod::testing
 
 TEST_MAIN()
