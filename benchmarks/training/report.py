@@ -32,6 +32,7 @@ class Goal:
 
 
 GOALS = {"mlp": Goal(1.2, 1.6), "cnn": Goal(1.05, 1.0), "pieces": Goal(1.25, 1.0)}
+TIMELINE = 1.02  # at most so many times the time without one
 
 
 def ratios(rounds: Sequence[Round], one: str, other: str, what: str = "step_ms") -> list[float]:
@@ -108,6 +109,8 @@ def _verdicts(model: str, rounds: Sequence[Round]) -> list[list[str]]:
     goal = GOALS[model]
     over_silent, over_ddp = ratios(rounds, "hvd", "silent"), ratios(rounds, "ddp", "hvd")
     silent, ddp = statistics.median(over_silent), statistics.median(over_ddp)
+    with_timeline = ratios(rounds, "timeline", "hvd")
+    recording = statistics.median(with_timeline)
     return [
         [
             f"{model}: time over two silent copies",
@@ -122,6 +125,13 @@ def _verdicts(model: str, rounds: Sequence[Round]) -> list[list[str]]:
             f"at least {goal.over_ddp}x",
             _met(ddp >= goal.over_ddp),
             _spread(over_ddp),
+        ],
+        [
+            f"{model}: time with a timeline over without",
+            f"{recording:.3f}x",
+            f"at most {TIMELINE}x",
+            _met(recording <= TIMELINE),
+            _spread(with_timeline),
         ],
     ]
 

@@ -6,6 +6,9 @@ import datetime
 import importlib
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +21,7 @@ from benchmarks.peers.base import (
     ranks_by_environment,
 )
 from benchmarks.peers.hvd import rank_variables
+from benchmarks.peers.hvd_timeline import FILE, SETTING
 
 Step = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -41,6 +45,10 @@ class Trainer(ABC):
     def distribute(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> Step:
         """What is trained instead of the two."""
 
+    def recording(self) -> AbstractContextManager[None]:
+        """Records a timeline of what is done meanwhile."""
+        raise NotImplementedError(f"{self.name} has no timeline")
+
 
 class Silent(Trainer):
     """Copies that do not know of each other: what training costs without communication."""
@@ -59,9 +67,11 @@ class Hvd(Trainer):
 
     def launch(self, job: Job) -> list[Command]:
         identity = secrets.token_hex(16)
-        return one_process_per_rank(job, lambda rank: rank_variables(rank, job.size, identity))
+        timeline = {"HOROVOD_TIMELINE": SETTING}
+        return one_process_per_rank(job, lambda rank: rank_variables(rank, job.size, identity) | timeline)
 
-    def connect(self, directory: str) -> None:  # noqa: ARG002
+    def connect(self, directory: str) -> None:
+        self._file = Path(directory) / FILE
         self._hvd: Any = importlib.import_module("horovod.torch")
         self._hvd.init()
         self.rank, self.size = self._hvd.rank(), self._hvd.size()
@@ -71,6 +81,12 @@ class Hvd(Trainer):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
         names = model.named_parameters()
         return model, hvd.DistributedOptimizer(optimizer, named_parameters=names, **self.options)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self._hvd.start_timeline(self._file)
+        yield
+        self._hvd.stop_timeline()
 
 
 class Ddp(Trainer):

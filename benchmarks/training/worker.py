@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,12 +19,13 @@ _now = time.monotonic_ns
 
 @dataclass(frozen=True)
 class Train:
-    """`steps` steps of a model."""
+    """`steps` steps of a model; a timeline of them may be recorded."""
 
     kind: ClassVar[str] = "train"
     model: str
     steps: int
     warmup: int
+    recording: bool = False
 
 
 class Trainee:
@@ -38,15 +40,16 @@ class Trainee:
         model, optimizer = self._prepared(case.model)
         torch.manual_seed(self._trainer.rank)
         batch = torch.randn(TASKS[case.model].batch)
-        for _ in range(case.warmup):
-            _step(model, optimizer, batch)
-        self._ready()
-        began, cpu = _now(), time.process_time_ns()
-        backward, waiting = zip(*[_step(model, optimizer, batch) for _ in range(case.steps)], strict=True)
-        took = _now() - began
+        with self._trainer.recording() if case.recording else nullcontext():
+            for _ in range(case.warmup):
+                _step(model, optimizer, batch)
+            self._ready()
+            began, cpu = _now(), time.process_time_ns()
+            backward, waiting = zip(*[_step(model, optimizer, batch) for _ in range(case.steps)], strict=True)
+            took, used = _now() - began, time.process_time_ns() - cpu
         return {
             "step_ms": took / case.steps / 1e6,
-            "cpu_ms": (time.process_time_ns() - cpu) / case.steps / 1e6,
+            "cpu_ms": used / case.steps / 1e6,
             "backward_ms": sum(backward) / case.steps / 1e6,
             "optimizer_ms": sum(waiting) / case.steps / 1e6,
             "parameters": sum(1 for _ in model.parameters()),

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 from pathlib import Path
@@ -16,7 +17,7 @@ from tests.support.chaos.restarts import OPERATIONS, VICTIMS, kill_once
 from tests.support.chaos.script import Script
 from tests.support.chaos.stage import begin, what_is_left
 
-JOB = "the same job each time"
+JOB = f"the same job each time that process {os.getpid()} starts one"  # others may test beside it
 
 
 @pytest.mark.parametrize("number", range(5))
