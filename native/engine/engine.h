@@ -187,6 +187,8 @@ class Engine {
   void check_world(bool quiet, int departed);
   bool stuck_on_departed(int& blocker);
   int awaited_in_vain(int first) const;
+  bool decisions_are_coming() const;
+  bool last_wait_goes_on();
   Status departure(int rank) const;
   void give_up(Status reason);
   void fail_everything(Status reason);
@@ -233,7 +235,7 @@ class Engine {
 
   // -- The engine thread.
   struct Vigil {                    // what it waits for, beside descriptors
-    Nanoseconds look_at = 0;        // a time to look for stalls; 0: nothing waits
+    Nanoseconds look_at = 0;        // a time to look for stalls, or at the end; 0: none
     Nanoseconds poll_after = kAny;  // time from now to ask the plane again
     static constexpr Nanoseconds kAny = -1;
   };
@@ -284,6 +286,7 @@ class Engine {
   std::uint64_t next_work_ = 1;
   std::size_t waiting_ = 0;     // announced, not complete
   bool broken_ = false;         // everything has failed, for good
+  Nanoseconds last_wait_ = 0;   // somebody has given this world up: until when to wait for the rest
   bool thread_needed_ = false;  // to go on where the driver leaves off
   std::vector<OperationRef> draining_;
   std::vector<OperationRef> finished_;  // complete, not yet told
@@ -308,8 +311,8 @@ class Engine {
   StallClock negotiation_clock_{options_.stall};
   StallClock plane_clock_{options_.stall};
   Nanoseconds next_look_ = 0;
-  Nanoseconds last_moved_ = 0;     // when the plane did something last
-  Nanoseconds stirred_ = 0;        // when a step did anything last
+  Nanoseconds last_moved_ = 0;  // when the plane did something last
+  Nanoseconds stirred_ = 0;     // when a step did anything last
   YieldTime yield_time_;
   Nanoseconds last_stand_in_ = 0;  // when this rank, having joined, helped others last
   Nanoseconds unheard_since_ = 0;  // a complaint that the coordinator has not answered; 0: none

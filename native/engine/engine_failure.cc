@@ -5,6 +5,13 @@
 
 namespace khorovod {
 
+namespace {
+
+// How long what may still complete is waited for in a world that somebody has given up.
+constexpr Nanoseconds kLastWait = 2 * kSecond;
+
+}  // namespace
+
 // Whether the plane is stuck for good: it waits for a rank that has left, and did not leave
 // anything behind that would move it on.
 bool Engine::stuck_on_departed(int& blocker) {
@@ -45,7 +52,11 @@ void Engine::check_world(bool quiet, int departed) {
     failure = world_.link->failure();
     if (failure.ok()) failure = world_.plane->failure();
   }
-  if (!failure.ok()) return give_up(std::move(failure));
+  if (!failure.ok()) {
+    const bool lost = failure.code == Code::kPeerLost;
+    if (lost && (!quiet || decisions_are_coming()) && last_wait_goes_on()) return;
+    return give_up(std::move(failure));
+  }
   if (!quiet || departed < 0 || waiting_ == 0) return;
   if (running_.empty()) {
     const int awaited = awaited_in_vain(departed);
@@ -58,6 +69,25 @@ void Engine::check_world(bool quiet, int departed) {
     if (blocker != departed) lost.message += "; " + describe_peer(departed) + " had done so before";
     give_up(std::move(lost));
   }
+}
+
+// Whoever gives up because a rank has left, with its result, may be ahead of this rank, whom the
+// coordinator has yet to tell of that very result. The coordinator is there to do so.
+bool Engine::decisions_are_coming() const {
+  if (world_.rank == 0 || waiting_ == 0 || world_.link->has_left(0)) return false;
+  for (const Peer& peer : world_.peers) {
+    if (world_.link->has_left(peer.rank) && world_.link->left_after(peer.rank) > carried_out_) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Not for ever: who has to act for it may have given up too.
+bool Engine::last_wait_goes_on() {
+  const Nanoseconds now = now_ns();
+  if (last_wait_ == 0) last_wait_ = now + kLastWait;
+  return now < last_wait_;
 }
 
 // Others may wait for this rank to move bytes, which it now never will: they must know.

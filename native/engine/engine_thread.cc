@@ -96,6 +96,9 @@ Engine::Vigil Engine::drive_from_thread(std::vector<pollfd>& sockets) {
   const bool watching = options_.stall.warn > 0 && (waiting_ > 0 || inquest_.open);
   Vigil vigil;
   if (watching) vigil.look_at = std::max<Nanoseconds>(next_look_, 1);
+  if (last_wait_ != 0) {
+    vigil.look_at = watching ? std::min(vigil.look_at, last_wait_) : last_wait_;
+  }
   if (world_.plane->polls()) vigil.poll_after = poll_pause(now_ns() - stirred_, options_.spin);
   return vigil;
 }

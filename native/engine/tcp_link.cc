@@ -93,6 +93,10 @@ bool TcpLink::receive(const Receiver& receiver) {
   for (Line& line : lines_) {
     if (line.readable && broken_.ok()) moved |= receive(line, receiver);
   }
+  // Who has aborted may have known what the coordinator sent here after its line was looked at.
+  if (rank_ != 0 && !broken_.ok() && lines_.front().readable) {
+    moved |= receive(lines_.front(), receiver);
+  }
   return moved;
 }
 
@@ -136,6 +140,7 @@ bool TcpLink::on_frame(Line& line, Bytes frame, const Receiver& receiver) {
       std::string message = in.string();
       if (!in.done() || whom > lines_.size() + 1) return false;
       const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::kInternal);
+      if (!broken_.ok()) return true;  // the first says why
       broken_ = {known ? static_cast<Code>(code) : Code::kInternal, std::move(message),
                  static_cast<int>(whom) - 1};
       return true;

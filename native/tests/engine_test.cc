@@ -1,5 +1,7 @@
 // The engine with ranks as threads: results against plain loops, every size, dtype and way to wait,
 // in shared memory, over sockets and by MPI.
+#include <atomic>
+#include <future>
 #include <random>
 
 #include "tests/local_world.h"
@@ -233,6 +235,103 @@ TEST_IN_EVERY_WORLD(the_last_result_survives_the_coordinators_departure) {
       engine.shutdown();
     });
   }
+}
+
+// The link of a rank that its coordinator is slow to tell anything.
+class DeafLink : public Link {
+ public:
+  struct State {
+    std::atomic<bool> deaf{true};
+    std::atomic<bool> knows_failure{false};
+  };
+
+  DeafLink(std::unique_ptr<Link> link, State& state) : link_(std::move(link)), state_(state) {}
+
+  const char* name() const override { return link_->name(); }
+  void send(int peer, Bytes message) override { link_->send(peer, message); }
+  bool receive(const Receiver& receiver) override {
+    return !state_.deaf && link_->receive(receiver);
+  }
+  bool flush() override { return link_->flush(); }
+  bool backlog() const override { return link_->backlog(); }
+  Status failure() const override {
+    Status failure = link_->failure();
+    if (!failure.ok()) state_.knows_failure = true;
+    return failure;
+  }
+  void abort(const Status& reason) override { link_->abort(reason); }
+  void leave(std::uint64_t batch, const std::string& words) override { link_->leave(batch, words); }
+  int departed() const override { return link_->departed(); }
+  bool has_left(int peer) const override { return link_->has_left(peer); }
+  std::string last_words(int peer) const override { return link_->last_words(peer); }
+  std::uint64_t left_after(int peer) const override { return link_->left_after(peer); }
+  std::uint32_t mark() const override { return link_->mark(); }
+  bool news_since(std::uint32_t mark) const override { return link_->news_since(mark); }
+  Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,
+               Nanoseconds timeout) override {
+    return link_->sleep(mark, wanted, fds, timeout);
+  }
+  bool park(std::uint32_t mark, Wanted wanted) override { return link_->park(mark, wanted); }
+  void wanted_fds(std::vector<pollfd>& fds) const override { link_->wanted_fds(fds); }
+  void wake(int peer) override { link_->wake(peer); }
+  void wake_self() override { link_->wake_self(); }
+
+ private:
+  std::unique_ptr<Link> link_;
+  State& state_;
+};
+
+// Rank 2 leaves with the result of "last", so ranks 0 and 1 give up "more"; rank 3 hears nothing of
+// that result until `hear` is called, which waits until it knows that others have given up.
+void last_result_of_a_deaf_rank(
+    const std::function<void(Engine&, const OperationRef& last, const std::function<void()>& hear)>&
+        check) {
+  DeafLink::State state;
+  const WorldMaker make = [&](int size) {
+    std::vector<World> worlds = make_shm_worlds(size);
+    worlds[3].link = std::make_unique<DeafLink>(std::move(worlds[3].link), state);
+    return worlds;
+  };
+  run_world(make, 4, {}, [&](Engine& engine) {
+    const auto in = input_of<float>(engine.rank(), 10, 1);
+    std::vector<float> out;
+    std::vector<float> more_out;
+    const auto last = allreduce_operation("last", in, out);
+    if (engine.rank() == 3) {
+      check(engine, last, [&] {
+        while (!state.knows_failure) std::this_thread::yield();
+        state.deaf = false;
+      });
+      if (last->status.ok()) CHECK(out == sum_of<float>(4, in.size(), 1));
+      return;
+    }
+    CHECK(engine.submit(last, true).ok());
+    CHECK_EQ(wait(engine, last).message, "");
+    if (engine.rank() == 2) return engine.shutdown();
+    const auto more = allreduce_operation("more", in, more_out);
+    CHECK(engine.submit(more, true).ok());
+    CHECK(wait(engine, more).code == Code::kPeerLost);
+  });
+}
+
+TEST(a_result_that_others_have_is_not_lost_by_their_giving_up) {
+  last_result_of_a_deaf_rank(
+      [](Engine& engine, const OperationRef& last, const std::function<void()>& hear) {
+        CHECK(engine.submit(last, true).ok());
+        std::thread other(hear);
+        CHECK_EQ(wait(engine, last).message, "");
+        other.join();
+      });
+}
+
+TEST(a_result_that_never_comes_is_given_up_though_nobody_waits) {
+  last_result_of_a_deaf_rank(
+      [](Engine& engine, const OperationRef& last, const std::function<void()>&) {
+        std::promise<Status> done;
+        last->on_done = [&](const Status& status) { done.set_value(status); };
+        CHECK(engine.submit(last, true).ok());
+        CHECK(done.get_future().get().code == Code::kPeerLost);
+      });
 }
 
 TEST_IN_EVERY_WORLD(a_small_cache_evicts_and_stays_right) {
