@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.peers.base import Command, Job, Recording
 from benchmarks.peers.hvd import Hvd
 
 FILE = "timeline.json"
 SETTING = "DYNAMIC"  # records nothing before start_timeline()
+
+
+@contextmanager
+def recorded(hvd: Any, file: Path) -> Iterator[None]:
+    """Records a timeline of what is done meanwhile, and sees that there is something in it."""
+    hvd.start_timeline(file)
+    yield
+    hvd.stop_timeline()
+    if hvd.rank() == 0 and "ALLREDUCE" not in file.read_text():
+        raise RuntimeError(f"No allreduce was recorded in {file}")
 
 
 class HvdTimeline(Hvd, Recording):
@@ -28,10 +39,5 @@ class HvdTimeline(Hvd, Recording):
         super().connect(directory)
         self._file = Path(directory) / FILE
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        self._hvd.start_timeline(self._file)
-        yield
-        self._hvd.stop_timeline()
-        if self.rank == 0 and "ALLREDUCE" not in self._file.read_text():
-            raise RuntimeError(f"No allreduce was recorded in {self._file}")
+    def recording(self) -> AbstractContextManager[None]:
+        return recorded(self._hvd, self._file)

@@ -6,8 +6,7 @@ import datetime
 import importlib
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from benchmarks.peers.base import (
     ranks_by_environment,
 )
 from benchmarks.peers.hvd import rank_variables
-from benchmarks.peers.hvd_timeline import FILE, SETTING
+from benchmarks.peers.hvd_timeline import FILE, SETTING, recorded
 
 Step = tuple[torch.nn.Module, torch.optim.Optimizer]
 
@@ -82,11 +81,8 @@ class Hvd(Trainer):
         names = model.named_parameters()
         return model, hvd.DistributedOptimizer(optimizer, named_parameters=names, **self.options)
 
-    @contextmanager
-    def recording(self) -> Iterator[None]:
-        self._hvd.start_timeline(self._file)
-        yield
-        self._hvd.stop_timeline()
+    def recording(self) -> AbstractContextManager[None]:
+        return recorded(self._hvd, self._file)
 
 
 class Ddp(Trainer):
