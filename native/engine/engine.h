@@ -187,7 +187,8 @@ class Engine {
   void check_world(bool quiet, int departed);
   bool stuck_on_departed(int& blocker);
   int awaited_in_vain(int first) const;
-  bool decisions_are_coming() const;
+  bool is_departure(const Status& failure) const;
+  bool results_may_come();
   bool last_wait_goes_on();
   Status departure(int rank) const;
   void give_up(Status reason);

@@ -8,7 +8,7 @@ namespace khorovod {
 namespace {
 
 // How long what may still complete is waited for in a world that somebody has given up.
-constexpr Nanoseconds kLastWait = 2 * kSecond;
+constexpr Nanoseconds kLastWait = 400 * kMillisecond;
 
 }  // namespace
 
@@ -53,8 +53,7 @@ void Engine::check_world(bool quiet, int departed) {
     if (failure.ok()) failure = world_.plane->failure();
   }
   if (!failure.ok()) {
-    const bool lost = failure.code == Code::kPeerLost;
-    if (lost && (!quiet || decisions_are_coming()) && last_wait_goes_on()) return;
+    if (is_departure(failure) && (!quiet || results_may_come()) && last_wait_goes_on()) return;
     return give_up(std::move(failure));
   }
   if (!quiet || departed < 0 || waiting_ == 0) return;
@@ -71,10 +70,19 @@ void Engine::check_world(bool quiet, int departed) {
   }
 }
 
-// Whoever gives up because a rank has left, with its result, may be ahead of this rank, whom the
-// coordinator has yet to tell of that very result. The coordinator is there to do so.
-bool Engine::decisions_are_coming() const {
-  if (world_.rank == 0 || waiting_ == 0 || world_.link->has_left(0)) return false;
+// Somebody has given up because a rank left; nobody died.
+bool Engine::is_departure(const Status& failure) const {
+  return failure.code == Code::kPeerLost && world_.link->departed() >= 0 &&
+         (failure.rank < 0 || world_.link->has_left(failure.rank));
+}
+
+// Whoever gives up because a rank has left, with its results, may be ahead of this rank, which is
+// still moving them, or whom the coordinator has yet to tell of them.
+bool Engine::results_may_come() {
+  if (waiting_ == 0 || !world_.plane->failure().ok()) return false;
+  int blocker = -1;
+  if (!running_.empty()) return !stuck_on_departed(blocker);
+  if (world_.rank == 0 || world_.link->has_left(0)) return false;
   for (const Peer& peer : world_.peers) {
     if (world_.link->has_left(peer.rank) && world_.link->left_after(peer.rank) > carried_out_) {
       return true;
