@@ -78,7 +78,13 @@ bool Engine::take_handed_results() {
 // The executor knows only that a connection has ended, say; the engine may know that a rank has
 // left.
 Status Engine::why_handed_work_failed(const Running& running, const std::string& error) const {
+  // Others may have given up, and left, because of a rank that left before them.
+  if (Status known = world_.link->failure(); !known.ok()) return known;
   const Operation& first = *running.operations.front();
+  if (const int departed = world_.link->departed();
+      departed >= 0 && departed != world_.rank && first.members->contains(departed)) {
+    return departure(departed);
+  }
   for (const int rank : first.members->ranks) {
     if (rank != world_.rank && world_.link->has_left(rank)) return departure(rank);
   }
