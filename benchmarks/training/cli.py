@@ -68,13 +68,10 @@ def _round(worlds: dict[str, World], model: str, quick: bool, number: int) -> Ro
     runs = {name: (world, case) for name, world in sorted(worlds.items())}
     if "hvd" in worlds:  # the same world, since two that do the same differ by more
         runs["timeline"] = worlds["hvd"], replace(case, recording=True)
-    order = list(runs)
+    order = list(runs.items())
     turn = number % len(order)  # who comes first changes
-    return {name: _slowest(_train(*runs[name])) for name in order[turn:] + order[:turn]}
-
-
-def _train(world: World, case: Train) -> list[dict[str, Any]]:
-    return world.run(case, SECONDS)
+    turns = order[turn:] + order[:turn]
+    return {name: _slowest(world.run(asked, SECONDS)) for name, (world, asked) in turns}
 
 
 def _slowest(results: Sequence[dict[str, Any]]) -> dict[str, float]:
