@@ -11,7 +11,8 @@ enum class Code : std::uint8_t {
   kOk,
   kInvalid,   // misuse that this rank can see alone
   kMismatch,  // ranks disagree; the engine goes on working
-  kPeerLost,  // a rank died or left; the world is gone
+  kPeerLost,  // a rank died or stalls; the world is gone
+  kPeerLeft,  // a rank has shut down, others may still have results of it; the world is gone
   kShutdown,  // this rank shut down
   kInternal,  // a bug or a broken peer
   kAborted,   // what the operation needs is not there: its process set was removed, say

@@ -70,10 +70,11 @@ void Engine::check_world(bool quiet, int departed) {
   }
 }
 
-// Somebody has given up because a rank left; nobody died.
+// Somebody has given up because a rank left; nobody died. Over sockets that may be heard before the
+// rank's own goodbye.
 bool Engine::is_departure(const Status& failure) const {
-  return failure.code == Code::kPeerLost && world_.link->departed() >= 0 &&
-         (failure.rank < 0 || world_.link->has_left(failure.rank));
+  return failure.code == Code::kPeerLeft || (failure.code == Code::kPeerLost && failure.rank >= 0 &&
+                                             world_.link->has_left(failure.rank));
 }
 
 // Whoever gives up because a rank has left, with its results, may be ahead of this rank, which is
@@ -82,13 +83,7 @@ bool Engine::results_may_come() {
   if (waiting_ == 0 || !world_.plane->failure().ok()) return false;
   int blocker = -1;
   if (!running_.empty()) return !stuck_on_departed(blocker);
-  if (world_.rank == 0 || world_.link->has_left(0)) return false;
-  for (const Peer& peer : world_.peers) {
-    if (world_.link->has_left(peer.rank) && world_.link->left_after(peer.rank) > carried_out_) {
-      return true;
-    }
-  }
-  return false;
+  return world_.link->decisions_may_come(carried_out_);
 }
 
 // Not for ever: who has to act for it may have given up too.
@@ -107,7 +102,7 @@ void Engine::give_up(Status reason) {
 // Of a rank that left because its program ended, whoever started it may know the exit code.
 Status Engine::departure(int rank) const {
   const std::string words = world_.link->last_words(rank);
-  return Status{Code::kPeerLost,
+  return Status{Code::kPeerLeft,
                 describe_peer(rank) + " has shut down" + (words.empty() ? "" : ": " + words),
                 words.empty() ? -1 : rank};
 }
@@ -146,7 +141,7 @@ void Engine::fail_everything(Status reason) {
     const std::lock_guard lock(submit_mutex_);
     if (failure_.ok()) {
       failure_ = reason;
-      if (reason.code == Code::kPeerLost) {
+      if (reason.code == Code::kPeerLost || reason.code == Code::kPeerLeft) {
         failure_.message +=
             ". This world cannot go on: shut down and initialise again, or restart the job";
         if (reason.rank >= 0) failure_.message += "; the lost rank's own output says why it ended";

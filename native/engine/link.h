@@ -44,6 +44,9 @@ class Link {
   virtual bool has_left(int peer) const = 0;
   virtual std::string last_words(int peer) const = 0;    // of a rank that has left
   virtual std::uint64_t left_after(int peer) const = 0;  // the batch, of a rank that has left
+  // In a world that others have given up: whether the coordinator may have sent decisions that a
+  // rank which has left carried out, and this one, having come to `carried_out`, has yet to get.
+  virtual bool decisions_may_come(std::uint64_t carried_out) const = 0;
 
   // Sleeping. Take a mark, look for work, and only then sleep until something newer than the mark.
   virtual std::uint32_t mark() const = 0;

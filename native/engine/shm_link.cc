@@ -73,6 +73,14 @@ bool ShmLink::has_left(int peer) const {
          static_cast<std::uint32_t>(Presence::kLeft);
 }
 
+bool ShmLink::decisions_may_come(std::uint64_t carried_out) const {
+  if (domain_.rank() == 0 || has_left(0)) return false;
+  for (int peer = 1; peer < domain_.size(); ++peer) {
+    if (peer != domain_.rank() && has_left(peer) && left_after(peer) > carried_out) return true;
+  }
+  return false;
+}
+
 std::uint32_t ShmLink::mark() const {
   return domain_.mine().doorbell.sequence.load(std::memory_order_acquire);
 }

@@ -30,6 +30,7 @@ class ShmLink : public Link {
   std::uint64_t left_after(int peer) const override {
     return domain_.block(peer).left_after.load(std::memory_order_relaxed);
   }
+  bool decisions_may_come(std::uint64_t carried_out) const override;
   std::uint32_t mark() const override;
   bool news_since(std::uint32_t mark) const override;
   Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,

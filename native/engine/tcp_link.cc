@@ -93,8 +93,8 @@ bool TcpLink::receive(const Receiver& receiver) {
   for (Line& line : lines_) {
     if (line.readable && broken_.ok()) moved |= receive(line, receiver);
   }
-  // Who has aborted may have known what the coordinator sent here after its line was looked at.
-  if (rank_ != 0 && !broken_.ok() && lines_.front().readable) {
+  // Who has aborted may have known what the coordinator has yet to tell this rank.
+  if (!broken_.ok() && decisions_may_come(0)) {
     moved |= receive(lines_.front(), receiver);
   }
   return moved;
@@ -139,6 +139,7 @@ bool TcpLink::on_frame(Line& line, Bytes frame, const Receiver& receiver) {
       const std::uint64_t whom = in.varint();  // the rank plus one
       std::string message = in.string();
       if (!in.done() || whom > lines_.size() + 1) return false;
+      if (line.peer == 0) coordinator_gave_up_ = true;
       const bool known = code > 0 && code <= static_cast<std::uint8_t>(Code::kInternal);
       if (!broken_.ok()) return true;  // the first says why
       broken_ = {known ? static_cast<Code>(code) : Code::kInternal, std::move(message),
@@ -240,7 +241,13 @@ void TcpLink::leave(std::uint64_t, const std::string& last_words) {
 // Sleeping
 
 void TcpLink::wanted_fds(std::vector<pollfd>& fds) const {
-  if (!broken_.ok()) return;  // nobody reads any more
+  if (!broken_.ok()) {
+    // Nobody reads any more, but for the rest of a coordinator's decisions.
+    if (!abort_told_ && decisions_may_come(0)) {
+      fds.push_back({lines_.front().socket.get(), POLLIN, 0});
+    }
+    return;
+  }
   for (const Line& line : lines_) {
     const int events =
         (line.readable ? POLLIN : 0) | (line.writable && line.writer.backlog() ? POLLOUT : 0);

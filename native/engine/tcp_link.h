@@ -40,6 +40,10 @@ class TcpLink : public Link {
   void leave(std::uint64_t batch, const std::string& last_words) override;
   // Departures are heard of from the coordinator, in order with its decisions: nothing is missing.
   std::uint64_t left_after(int) const override { return 0; }
+  // Until the coordinator gives up itself, or goes: whoever did so before may be ahead of its line.
+  bool decisions_may_come(std::uint64_t) const override {
+    return rank_ != 0 && !coordinator_gave_up_ && lines_.front().readable;
+  }
   int departed() const override { return departed_.load(std::memory_order_acquire); }
   bool has_left(int peer) const override {
     return left_[static_cast<std::size_t>(peer)].load(std::memory_order_acquire);
@@ -94,6 +98,7 @@ class TcpLink : public Link {
   UniqueFd bell_;  // wakes a caller that drives
   Status broken_;
   bool abort_told_ = false;  // to everybody, by this rank
+  bool coordinator_gave_up_ = false;
   Writer outgoing_;
   std::vector<pollfd> poll_;
 

@@ -45,6 +45,7 @@ class ScriptedLink : public Link {
   bool has_left(int) const override { return false; }
   std::string last_words(int) const override { return ""; }
   std::uint64_t left_after(int) const override { return 0; }
+  bool decisions_may_come(std::uint64_t) const override { return false; }
   std::uint32_t mark() const override { return 0; }
   bool news_since(std::uint32_t) const override { return true; }
   Wakeup sleep(std::uint32_t, Wanted, std::vector<pollfd>&, Nanoseconds) override {

@@ -4,6 +4,7 @@
 #include <future>
 #include <random>
 
+#include "tests/deaf_link.h"
 #include "tests/local_world.h"
 #include "tests/mpi_worlds.h"
 #include "tests/tcp_worlds.h"
@@ -202,7 +203,7 @@ TEST_IN_EVERY_WORLD(shutdown_of_one_rank_fails_what_the_others_wait_for) {
     const auto op = allreduce_operation("x", in, out);
     CHECK(engine.submit(op, true).ok());
     const Status status = wait(engine, op);
-    CHECK(status.code == Code::kPeerLost);
+    CHECK(status.code == Code::kPeerLeft);
     CHECK(status.message.find("rank 1 (host here") != std::string::npos);
     CHECK(status.message.find("'x'") != std::string::npos);
   });
@@ -237,62 +238,13 @@ TEST_IN_EVERY_WORLD(the_last_result_survives_the_coordinators_departure) {
   }
 }
 
-// The link of a rank that its coordinator is slow to tell anything.
-class DeafLink : public Link {
- public:
-  struct State {
-    std::atomic<bool> deaf{true};
-    std::atomic<bool> knows_failure{false};
-  };
-
-  DeafLink(std::unique_ptr<Link> link, State& state) : link_(std::move(link)), state_(state) {}
-
-  const char* name() const override { return link_->name(); }
-  void send(int peer, Bytes message) override { link_->send(peer, message); }
-  bool receive(const Receiver& receiver) override {
-    return !state_.deaf && link_->receive(receiver);
-  }
-  bool flush() override { return link_->flush(); }
-  bool backlog() const override { return link_->backlog(); }
-  Status failure() const override {
-    Status failure = link_->failure();
-    if (!failure.ok()) state_.knows_failure = true;
-    return failure;
-  }
-  void abort(const Status& reason) override { link_->abort(reason); }
-  void leave(std::uint64_t batch, const std::string& words) override { link_->leave(batch, words); }
-  int departed() const override { return link_->departed(); }
-  bool has_left(int peer) const override { return link_->has_left(peer); }
-  std::string last_words(int peer) const override { return link_->last_words(peer); }
-  std::uint64_t left_after(int peer) const override { return link_->left_after(peer); }
-  std::uint32_t mark() const override { return link_->mark(); }
-  bool news_since(std::uint32_t mark) const override { return link_->news_since(mark); }
-  Wakeup sleep(std::uint32_t mark, Wanted wanted, std::vector<pollfd>& fds,
-               Nanoseconds timeout) override {
-    return link_->sleep(mark, wanted, fds, timeout);
-  }
-  bool park(std::uint32_t mark, Wanted wanted) override { return link_->park(mark, wanted); }
-  void wanted_fds(std::vector<pollfd>& fds) const override { link_->wanted_fds(fds); }
-  void wake(int peer) override { link_->wake(peer); }
-  void wake_self() override { link_->wake_self(); }
-
- private:
-  std::unique_ptr<Link> link_;
-  State& state_;
-};
-
 // Rank 2 leaves with the result of "last", so ranks 0 and 1 give up "more"; rank 3 hears nothing of
 // that result until `hear` is called, which waits until it knows that others have given up.
 void last_result_of_a_deaf_rank(
     const std::function<void(Engine&, const OperationRef& last, const std::function<void()>& hear)>&
         check) {
-  DeafLink::State state;
-  const WorldMaker make = [&](int size) {
-    std::vector<World> worlds = make_shm_worlds(size);
-    worlds[3].link = std::make_unique<DeafLink>(std::move(worlds[3].link), state);
-    return worlds;
-  };
-  run_world(make, 4, {}, [&](Engine& engine) {
+  DeafLink::State state{.deaf = true};
+  run_world(with_deaf_link(make_shm_worlds, 3, state), 4, {}, [&](Engine& engine) {
     const auto in = input_of<float>(engine.rank(), 10, 1);
     std::vector<float> out;
     std::vector<float> more_out;
@@ -310,7 +262,7 @@ void last_result_of_a_deaf_rank(
     if (engine.rank() == 2) return engine.shutdown();
     const auto more = allreduce_operation("more", in, more_out);
     CHECK(engine.submit(more, true).ok());
-    CHECK(wait(engine, more).code == Code::kPeerLost);
+    CHECK(wait(engine, more).code == Code::kPeerLeft);
   });
 }
 
@@ -330,7 +282,7 @@ TEST(a_result_that_never_comes_is_given_up_though_nobody_waits) {
         std::promise<Status> done;
         last->on_done = [&](const Status& status) { done.set_value(status); };
         CHECK(engine.submit(last, true).ok());
-        CHECK(done.get_future().get().code == Code::kPeerLost);
+        CHECK(done.get_future().get().code == Code::kPeerLeft);
       });
 }
 

@@ -2,6 +2,7 @@
 // of the test "moves" them.
 #include <map>
 
+#include "tests/deaf_link.h"
 #include "tests/local_world.h"
 #include "tests/tcp_worlds.h"
 
@@ -212,6 +213,32 @@ TEST_IN_EVERY_WORLD(a_rank_that_left_is_named) {
     waiter.join();
     CHECK(engine.handing().wait_until_closed(60 * kSecond));
     engine.finish_handed(work->number, "");  // nobody cares
+  });
+}
+
+// Rank 2 leaves with the result of "last", so ranks 0 and 1 give up "more" while rank 3 still moves
+// "last".
+TEST_IN_EVERY_WORLD(a_result_under_way_is_not_lost_by_others_giving_up) {
+  DeafLink::State state;
+  run_world(with_deaf_link(make, 3, state), 4, {}, [&](Engine& engine) {
+    const auto last = handed_operation(OpKind::kAllreduce, "last", 4);
+    if (engine.rank() == 3) {
+      engine.handing().open();
+      CHECK(engine.submit(last, false).ok());
+      std::thread waiter([&] { CHECK_EQ(wait(engine, last).message, ""); });
+      std::optional<HandedWork> work;
+      while (!work.has_value()) work = engine.handing().next(kSecond);
+      while (!state.knows_failure) std::this_thread::yield();
+      engine.finish_handed(work->number, "");
+      waiter.join();
+      return;
+    }
+    Executor executor(engine);
+    CHECK_EQ(carry_out(engine, last).message, "");
+    if (engine.rank() == 2) return;
+    const Status status = carry_out(engine, handed_operation(OpKind::kAllreduce, "more", 4));
+    CHECK(status.code == Code::kPeerLeft);
+    CHECK(has(status.message, "rank 2 (host here"));
   });
 }
 

@@ -142,6 +142,34 @@ TEST(a_departure_comes_after_the_coordinators_messages) {
   CHECK_EQ(links[2]->departed(), 1);
 }
 
+TEST(a_coordinator_is_heard_out_though_others_have_given_up) {
+  Links links = links_of(make_tcp_mesh(3));
+  const auto polled = [&] {
+    std::vector<pollfd> fds;
+    links[2]->wanted_fds(fds);
+    return fds.size();
+  };
+  links[1]->abort(Status::error(Code::kPeerLeft, "somebody left"));
+  receive_until(*links[2], failed(*links[2]));
+  CHECK(links[2]->decisions_may_come(0));
+  CHECK_EQ(polled(), 1u);
+  links[0]->send(2, bytes_of("decision"));
+  links[0]->abort(Status::error(Code::kPeerLeft, "somebody left, says the coordinator"));
+  const auto messages =
+      receive_until(*links[2], [&](const auto&) { return !links[2]->decisions_may_come(0); });
+  CHECK_EQ(messages.size(), 1u);
+  CHECK_EQ(links[2]->failure().message, "somebody left");
+  CHECK_EQ(polled(), 0u);
+}
+
+TEST(who_has_given_up_hears_nobody_out) {
+  Links links = links_of(make_tcp_mesh(3));
+  links[2]->abort(Status::error(Code::kPeerLeft, "somebody left"));
+  std::vector<pollfd> fds;
+  links[2]->wanted_fds(fds);
+  CHECK(fds.empty());
+}
+
 TEST(ranks_that_leave_together_do_not_wait_for_each_other) {
   Links links = links_of(make_tcp_mesh(4));
   for (int r = 1; r < 4; ++r) links[0]->send(r, bytes_of("unread"));
@@ -244,7 +272,7 @@ TEST(a_departure_is_heard_while_the_coordinator_computes) {
     }
     const auto op = allreduce_operation("x", in, out);
     CHECK(engine.submit(op, true).ok());
-    CHECK(wait(engine, op).code == Code::kPeerLost);
+    CHECK(wait(engine, op).code == Code::kPeerLeft);
     CHECK(op->status.message.find("rank 1 (host here") != std::string::npos);
   });
 }

@@ -65,11 +65,13 @@ def how_the_program_ends() -> str:
 
 def error_makers(who: Identity) -> tuple[Callable[[str, int], BaseException], ...]:
     """Make exceptions of a message and, of a lost rank, its number; in the order of the native Code."""
+    lost_peer = LostPeer(who)
     return (
         _plain(HorovodInternalError),
         _plain(ValueError),
         _plain(MismatchError),
-        LostPeer(who),
+        lost_peer,
+        lost_peer,
         _plain(EngineShutdownError),
         _plain(HorovodInternalError),
         _plain(HorovodInternalError),
