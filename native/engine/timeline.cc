@@ -129,11 +129,12 @@ void Timeline::write(const Delivery& delivery) {
   Trace trace;
   while (!in.done()) {
     // After bytes that make no sense nobody knows where the next record begins.
-    if (broken_ || !read_trace(in, trace) || !trace_.add(delivery.first, trace)) {
+    if (!read_trace(in, trace) || !trace_.add(delivery.first, trace)) {
       dropped_.fetch_add(1, std::memory_order_relaxed);
       return;
     }
     write_events();
+    if (broken_) return;
   }
 }
 
@@ -152,6 +153,9 @@ void Timeline::check(int error) {
   file_.finish();
   const std::lock_guard lock(mutex_);
   failure_ = cannot_write(path_, error);
+  dropped_.fetch_add(1 + queue_.size(), std::memory_order_relaxed);  // with what was in hand
+  queue_.clear();
+  queued_bytes_ = 0;
 }
 
 }  // namespace khorovod

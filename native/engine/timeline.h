@@ -46,7 +46,7 @@ class Timeline {
   void write(const Delivery& delivery);
   void write_events();  // of one record: they come into the file together
   void flush();
-  void check(int error);  // after an error nothing more is written
+  void check(int error);  // after an error nothing more is written, and what waits is dropped
 
   const std::string path_;
   std::thread thread_;   // joined under closing_
