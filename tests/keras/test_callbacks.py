@@ -94,6 +94,70 @@ def _metrics() -> None:
         np.testing.assert_allclose(history.history[f"val_{name}"], [value], rtol=1e-5)
 
 
+@on_keras(2)
+def test_metrics_of_several_numbers(world: Workers) -> None:
+    assert world.run(_per_class) == [[0.5, 1.5, 2.5]] * 2
+
+
+def _per_class() -> list[float]:
+    import numpy as np
+
+    from tests.keras import training
+
+    rank = training.hvd.rank()
+    logs = {"f1": np.arange(3, dtype=np.float32) + rank, "loss": float(rank)}
+    training.hvd.callbacks.MetricAverageCallback().on_epoch_end(0, logs)
+    assert logs["loss"] == 0.5
+    return list(logs["f1"])
+
+
+@on_keras(2, kinds=("tensorflow",))
+def test_a_metric_that_is_no_number(world: Workers) -> None:
+    for message in world.run(_no_number):
+        assert message.startswith("MetricAverageCallback: the metric 'note' is 'text', not a number")
+
+
+def _no_number() -> str:
+    from tests.keras import training
+
+    callback = training.hvd.callbacks.MetricAverageCallback()
+    try:
+        callback.on_epoch_end(0, {"note": "text"})
+    except TypeError as error:
+        return str(error)
+    raise AssertionError("nothing was raised")
+
+
+@on_keras(2)
+def test_bfloat16_is_broadcast_as_it_is(world: Workers) -> None:
+    world.run(_bfloat16)
+
+
+def _bfloat16() -> None:
+    import numpy as np
+
+    from tests.keras import training
+
+    hvd, keras = training.hvd, training.keras
+    made = keras.Sequential([keras.layers.Input((6,)), keras.layers.Dense(4, dtype="bfloat16")])
+    made.set_weights([np.full(weight.shape, 1.5 + hvd.rank()) for weight in made.get_weights()])
+    made.compile(optimizer=hvd.DistributedOptimizer(keras.optimizers.SGD(0.0)), loss="mse")
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1)
+    training.fit(made, training.data(1), training.ROWS, callbacks=[callback])
+    for weight in made.weights:
+        np.testing.assert_array_equal(_plain(weight), 2.5)
+
+
+def _plain(weight: Any) -> Any:
+    from tests.keras import training
+
+    return (
+        training.keras.ops.convert_to_numpy(training.keras.ops.cast(weight, "float32"))
+        if (training.KIND != "tf_keras")
+        else weight.numpy().astype("float32")
+    )
+
+
 @on_keras(2, kinds=("tensorflow",))
 def test_different_metrics_are_an_error(world: Workers) -> None:
     for message in world.run(_different_metrics):
@@ -200,6 +264,31 @@ def _momentum() -> None:
     assert made.optimizer.momentum == 0.8
 
 
+@on_keras(1, kinds=("tensorflow", "tf_keras"))
+@pytest.mark.parametrize("eager", [False, True])
+def test_momentum_that_is_compiled_is_left_alone(world: Workers, eager: bool) -> None:
+    world.run(_compiled_momentum, eager)
+
+
+def _compiled_momentum(eager: bool) -> None:
+    """By the weights: as a constant of a compiled step, a correction would last for ever."""
+    from tests.keras import training
+
+    def trained(correct: bool) -> Any:
+        hvd, keras = training.hvd, training.keras
+        made = training.model()
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.8))
+        made.compile(optimizer=optimizer, loss="mse", run_eagerly=eager)
+        schedule = hvd.callbacks.LearningRateScheduleCallback(
+            0.1, lambda epoch: 0.5 + epoch, momentum_correction=correct
+        )
+        training.fit(made, training.data(), training.ROWS, epochs=2, callbacks=[schedule])
+        return made.get_weights()
+
+    pairs = zip(trained(True), trained(False), strict=True)
+    assert all((one == other).all() for one, other in pairs) is not eager
+
+
 @on_keras(2, kinds=("tensorflow", "tf_keras"))
 def test_advice(world: Workers) -> None:
     for plain, order in world.run(_advice):
@@ -248,6 +337,8 @@ def _best(weights: bool, directory: str) -> None:
     callback.filepath = f"{directory}/best.weights.h5" if weights else f"{directory}/best.keras"
     training.fit(made, training.data(), training.ROWS, callbacks=[callback])
     assert os.path.getsize(callback.filepath) > 1000
+    if training.KIND != "tf_keras":
+        assert hvd.callbacks.BestModelCheckpoint("acc", 0, "max").monitor_op is not callback.monitor_op
 
 
 @on_keras(1, kinds=("tensorflow",))

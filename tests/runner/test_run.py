@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -137,6 +138,34 @@ def test_the_python_of_the_ranks(tmp_path: Path) -> None:
     python.write_text(f'#!/bin/sh\nCHOSEN=1 exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     assert horovod.run(lambda: os.environ.get("CHOSEN"), executable=str(python)) == ["1"]
+
+
+def test_names_mean_the_callers_modules(tmp_path: Path) -> None:
+    """Also where a module of the same name is in the directory that the job is started from."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "helpers.py").write_text("def answer():\n    return 'that of the directory'\n")
+    (tmp_path / "scripts" / "helpers.py").write_text("def answer():\n    return 'ours'\n")
+    script = tmp_path / "scripts" / "main.py"
+    script.write_text("import helpers, horovod\nprint(horovod.run(helpers.answer, num_proc=2))\n")
+    done = subprocess.run(
+        [sys.executable, "scripts/main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    assert done.stdout.strip() == "['ours', 'ours']", done.stderr
+
+
+def test_the_error_can_be_sent_on() -> None:
+    """As a pool of processes does."""
+
+    def fail() -> None:
+        raise ValueError("boom")
+
+    with pytest.raises(WorkerFailedError) as caught:
+        horovod.run(fail, num_proc=1)
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert type(copy) is WorkerFailedError
+    assert str(copy) == str(caught.value)
+    assert (copy.rank, copy.exit_code) == (0, caught.value.exit_code)
+    assert "ValueError: boom" in copy.remote_traceback
 
 
 def test_a_result_that_cannot_be_read() -> None:

@@ -42,16 +42,18 @@ def _compress(graph: bool, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 @on_worlds(2)
 def test_compression_of_your_own(world: Workers) -> None:
-    assert world.run(_own_compression) == [[6.0, 6.0, 6.0]] * 2
+    for derived in (False, True):
+        assert world.run(_own_compression, derived) == [[6.0, 6.0, 6.0]] * 2
 
 
-def _own_compression() -> list[float]:
+def _own_compression(derived: bool) -> list[float]:
+    """Also where it derives from one that the engine does by itself."""
     import tensorflow as tf
 
     import horovod.tensorflow as hvd
     from horovod.tensorflow.compression import Compressor
 
-    class Halved(Compressor):
+    class Halved(hvd.Compression.fp16 if derived else Compressor):
         @staticmethod
         def compress(tensor):
             return tensor / 2.0, 4.0

@@ -150,7 +150,7 @@ class Doubling(Compressor):
 
 @on_worlds(2, 3)
 @pytest.mark.parametrize("groups", [None, 1])
-@pytest.mark.parametrize("compression", ["none", "own"])
+@pytest.mark.parametrize("compression", ["none", "own", "derived"])
 def test_gradients_that_are_not_contiguous(world: Workers, groups: int | None, compression: str) -> None:
     world.run(_channels_last, groups, compression)
 
@@ -162,7 +162,8 @@ def _pictures() -> nn.Module:
 
 
 def _channels_last(groups: int | None, compression: str) -> None:
-    options = {"compression": Doubling} if compression == "own" else {}
+    own_ones = {"own": Doubling, "derived": type("Derived", (Doubling, hvd.Compression.fp16), {})}
+    options = {"compression": own_ones[compression]} if compression in own_ones else {}
     model, alone = _pictures(), _pictures()
     optimizer, plain = _distributed(model, groups=groups, **options), sgd(alone)
     random = torch.Generator().manual_seed(9)

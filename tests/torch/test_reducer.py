@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import horovod.torch as hvd
-from horovod.torch._reducer import BUNDLE_BYTES, BUNDLE_TENSORS, SMALL, bundles
+from horovod.torch._reducer import BUNDLE_BYTES, BUNDLE_TENSORS, SMALL, bundles, bundles_of
 from tests.support.world import Workers
 from tests.torch.marks import on_worlds
 from tests.torch.training import assert_same_everywhere
@@ -17,7 +17,7 @@ from tests.torch.training import assert_same_everywhere
 
 @given(st.lists(st.integers(0, 2 * SMALL), max_size=300))
 def test_bundles(sizes: list[int]) -> None:
-    found = bundles(sizes)
+    found = bundles_of(sizes)
     members = [number for bundle in found for number in bundle]
     assert members == sorted(set(members)), "in order, and in one bundle at most"
     assert all(sizes[number] <= SMALL for number in members)
@@ -28,8 +28,13 @@ def test_bundles(sizes: list[int]) -> None:
 
 
 def test_bundles_are_full() -> None:
-    assert [len(bundle) for bundle in bundles([256] * 3000)] == [1024, 1024, 952]
-    assert [len(bundle) for bundle in bundles([SMALL] * 130)] == [64, 64, 2]
+    assert [len(bundle) for bundle in bundles_of([256] * 3000)] == [1024, 1024, 952]
+    assert [len(bundle) for bundle in bundles_of([SMALL] * 130)] == [64, 64, 2]
+
+
+def test_a_bundle_is_of_one_device() -> None:
+    tensors = [torch.empty(4, device=device) for device in ("cpu", "meta", "cpu", "meta", "meta", "cpu")]
+    assert bundles(tensors) == [[0, 2, 5], [1, 3, 4]]
 
 
 @on_worlds(2)

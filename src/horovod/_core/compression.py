@@ -56,8 +56,17 @@ class Compression:
 
 
 def wire_code(compression: type[Compressor]) -> int | None:
-    """The engine's number of a compression; ``None`` if it must be done outside."""
-    return getattr(compression, "wire", None)
+    """The engine's number of a compression; ``None`` if it must be done outside.
+
+    A class that replaces methods of one that the engine knows is not known for that.
+    """
+    kind: Any = compression if isinstance(compression, type) else type(compression)
+    for base in kind.__mro__:
+        if "wire" in vars(base):
+            return getattr(base, "wire", None)
+        if "compress" in vars(base) or "decompress" in vars(base):
+            return None
+    return None
 
 
 def engine_code(compression: type[Compressor]) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from horovod._core import runtime
 from horovod._keras.optimizer import is_distributed
-from horovod._keras.state import averaged, broadcast, number
+from horovod._keras.state import averaged, broadcast, is_on_torch, number
 
 __all__ = ["Best", "Broadcast", "MetricAverage", "Schedule", "Warmup"]
 
@@ -181,7 +181,7 @@ class Schedule:
         old, new = number(optimizer.learning_rate), self.initial_lr * self.multiplier(epoch)
         _set(optimizer, "learning_rate", new)
         momentum = getattr(optimizer, "momentum", None)
-        if self.momentum_correction and momentum is not None and old:
+        if self.momentum_correction and momentum is not None and old and _is_read(momentum, self.model):
             # See the paper cited below, section 2.1: as if the old gradients had the new learning rate.
             self._restored_momentum = number(momentum)
             _set(optimizer, "momentum", self._restored_momentum * new / old)
@@ -262,6 +262,11 @@ class Best:
             save_freq=save_freq,
         )
         self.filepath = None
+
+
+def _is_read(momentum: Any, model: Any) -> bool:
+    """Whether every step reads it. A number becomes a constant of a step that TensorFlow compiles."""
+    return hasattr(momentum, "assign") or model.run_eagerly or is_on_torch(model.optimizer.learning_rate)
 
 
 def check_settable(optimizer: Any) -> None:

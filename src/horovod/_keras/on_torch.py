@@ -103,9 +103,10 @@ class _Reducer:
         if groups is not None:
             places = {id(variable): number for number, variable in enumerate(variables)}
             found = [[places[id(member)] for member in group if id(member) in places] for group in groups]
-            return [[number for number in group if number in present] for group in found if group]
-        sizes = [grads[number].nbytes for number in present]
-        return [[present[place] for place in bundle] for bundle in self._bundles(sizes)]
+            there = [[number for number in group if number in present] for group in found]
+            return [group for group in there if group]
+        tensors = [grads[number] for number in present]
+        return [[present[place] for place in bundle] for bundle in self._bundles(tensors)]
 
 
 def _ours(grad: Any, variable: Any) -> Any:

@@ -15,7 +15,7 @@ from horovod._core.objects import allgather_object
 from horovod._core.runtime import engine
 from horovod.exceptions import MismatchError
 
-__all__ = ["averaged", "broadcast", "number", "to_numpy"]
+__all__ = ["averaged", "broadcast", "is_on_torch", "number", "to_numpy"]
 
 _KNOWN = frozenset(
     ["bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -43,39 +43,87 @@ def broadcast(variables: Sequence[Any], root_rank: int, call: str) -> None:
     for variable, array, (target, handle) in zip(variables, arrays, started, strict=True):
         running.synchronize(handle)
         if running.rank != root_rank:
-            variable.assign(target.view(array.dtype).reshape(array.shape))
+            variable.assign(_value(variable, target.view(array.dtype).reshape(array.shape)))
 
 
-def averaged(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """The means of all ranks' metrics, which must have the same names everywhere."""
-    own = {name: number(metrics[name]) for name in sorted(metrics)}
+def averaged(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """The means of all ranks' metrics, which must have the same names and shapes everywhere."""
+    own = {name: _metric(name, metrics[name]) for name in sorted(metrics)}
     everybody = allgather_object(own, name="MetricAverageCallback")
+    first = _described(everybody[0])
     for rank, other in enumerate(everybody):
-        if list(other) != list(everybody[0]):
+        if _described(other) != first:
             raise MismatchError(
-                f"MetricAverageCallback: the ranks have different metrics: rank 0 {', '.join(everybody[0])}; "
-                f"rank {rank} {', '.join(other)}. Give all workers the same metrics and validation data."
+                f"MetricAverageCallback: the ranks have different metrics: rank 0 {first}; "
+                f"rank {rank} {_described(other)}. Give all workers the same metrics and validation data."
             )
     return {name: sum(one[name] for one in everybody) / len(everybody) for name in own}
 
 
+def _metric(name: str, value: Any) -> Any:
+    """A number, or an array of them: one for each class, say."""
+    try:
+        values = np.asarray(_in_float(value), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"MetricAverageCallback: the metric {name!r} is {value!r}, not a number or an array of numbers, "
+            "and cannot be averaged. Leave it out of the logs, or put this callback before what adds it."
+        ) from error
+    return float(values) if values.ndim == 0 else values
+
+
+def _described(metrics: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {list(value.shape)}" if isinstance(value, np.ndarray) else name
+        for name, value in metrics.items()
+    )
+
+
 def to_numpy(value: Any) -> Any:
     """The value of a variable or tensor of any framework."""
-    value = getattr(value, "value", value) if not callable(getattr(value, "value", None)) else value
+    value = _inside(value)
     if hasattr(value, "detach"):  # torch
         value = value.detach().cpu()
-        if str(value.dtype) == "torch.bfloat16":
-            return value.contiguous().view(_torch_int16()).numpy()
+        if _is_bfloat16(value):  # NumPy has no such type: its bits
+            return value.contiguous().view(_torch().int16).numpy()
         return value.numpy()
     return value.numpy() if hasattr(value, "numpy") else np.asarray(value)
 
 
 def number(value: Any) -> float:
-    """A metric or hyperparameter as a plain number."""
-    return float(np.asarray(to_numpy(value)))
+    """A hyperparameter as a plain number."""
+    return float(np.asarray(_in_float(value)))
 
 
-def _torch_int16() -> Any:
+def is_on_torch(variable: Any) -> bool:
+    """Whether it is a variable of Keras on torch."""
+    return hasattr(_inside(variable), "detach")
+
+
+def _inside(value: Any) -> Any:
+    """The framework's own variable or tensor in one of Keras."""
+    return value if callable(getattr(value, "value", None)) else getattr(value, "value", value)
+
+
+def _value(variable: Any, array: Any) -> Any:
+    """What to assign to the variable to give it a value that :func:`to_numpy` made of one like it."""
+    inside = _inside(variable)
+    if hasattr(inside, "detach") and _is_bfloat16(inside):
+        return _torch().from_numpy(array).view(_torch().bfloat16)
+    return array
+
+
+def _in_float(value: Any) -> Any:
+    """As NumPy array whose values are those of the tensor, not its bits."""
+    inside = _inside(value)
+    return to_numpy(inside.float() if hasattr(inside, "detach") and _is_bfloat16(inside) else inside)
+
+
+def _is_bfloat16(tensor: Any) -> bool:
+    return str(tensor.dtype) == "torch.bfloat16"
+
+
+def _torch() -> Any:
     import torch
 
-    return torch.int16
+    return torch

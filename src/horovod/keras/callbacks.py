@@ -38,3 +38,13 @@ class LearningRateWarmupCallback(_callbacks.Warmup, _Callback):
 
 class BestModelCheckpoint(_callbacks.Best, _ModelCheckpoint):
     __doc__ = _callbacks.Best.__doc__
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        mode: str = "auto",
+        save_freq: Any = "epoch",
+        save_weights_only: bool = False,
+    ) -> None:
+        super().__init__(monitor, verbose, save_weights_only, mode, save_freq)

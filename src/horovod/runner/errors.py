@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copyreg
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from horovod.runner.handover import Failure
@@ -40,3 +41,7 @@ class WorkerFailedError(RuntimeError):
         if failure is None or failure.peer_lost:
             lines += ["", f"The last words of {launcher} (exit code {exit_code}):", tail.rstrip()]
         super().__init__("\n".join(lines))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A pool of processes sends errors to its owner: the text is made already.
+        return copyreg.__newobj__, (type(self), *self.args), vars(self)  # type: ignore[attr-defined]

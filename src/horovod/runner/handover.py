@@ -111,7 +111,7 @@ class Handover:
 
     def give(self, call: Call) -> None:
         """For the ranks: the function, and where its modules are found."""
-        self._write(_PATH, pickle.dumps(sys.path))
+        self._write(_PATH, pickle.dumps((sys.executable, sys.path)))
         with self._file(_CALL).open("wb") as file:
             try:
                 cloudpickle.dump(call, file)
@@ -138,8 +138,11 @@ class Handover:
 
     def take(self) -> Call:
         """What to do."""
-        paths = pickle.loads(self._file(_PATH).read_bytes())
-        sys.path += [path for path in paths if path not in sys.path]
+        executable, paths = pickle.loads(self._file(_PATH).read_bytes())
+        if executable == sys.executable:  # names mean the same modules here as there
+            sys.path[:] = paths + [path for path in sys.path if path not in paths]
+        else:
+            sys.path += [path for path in paths if path not in sys.path]
         with self._file(_CALL).open("rb") as file:
             call: Call = pickle.load(file)
         return call

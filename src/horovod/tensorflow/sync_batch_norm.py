@@ -13,6 +13,8 @@ from horovod.tensorflow.util import unique_name
 
 __all__ = ["SyncBatchNormalization"]
 
+_LEGACY = tf.keras.layers.BatchNormalization.__module__.startswith("tf_keras.")
+
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     """Like ``tf.keras.layers.BatchNormalization``, with mean and variance of the batches of all ranks.
@@ -23,6 +25,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):
     def __init__(self, fused: bool | None = False, **kwargs: Any) -> None:
         if fused in (True, None):
             raise ValueError("SyncBatchNormalization does not support fused=True.")
+        if _LEGACY:  # which else computes images by a kernel that asks nobody for their moments
+            kwargs["fused"] = False
         super().__init__(**kwargs)
         if tf.keras.backend.backend() != "tensorflow":
             raise ValueError(

@@ -136,7 +136,7 @@ class Broadcast(Function):
         averaged = calls.allreduce(grad.contiguous(), None, Average, 1.0, 1.0, 0, ctx.process_set)
         is_root = runtime.engine().rank == ctx.root
         # Part of the graph all the same: where second derivatives are taken, all ranks must take part.
-        everywhere = torch.ones((), dtype=torch.bool)
+        everywhere = torch.ones((), dtype=torch.bool, device=averaged.device)
         return averaged if is_root else averaged.masked_fill(everywhere, 0), None, None, None
 
     @staticmethod

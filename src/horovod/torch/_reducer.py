@@ -86,8 +86,20 @@ class Group:
             slot.group = self
 
 
-def bundles(sizes: Sequence[int]) -> list[list[int]]:
-    """Which gradients go together, given the bytes of all."""
+def bundles(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Which of these gradients, or of their parameters, go together: small ones of one device."""
+    by_device: dict[torch.device, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        by_device.setdefault(tensor.device, []).append(number)
+    return [
+        [numbers[place] for place in bundle]
+        for numbers in by_device.values()
+        for bundle in bundles_of([tensors[number].nbytes for number in numbers])
+    ]
+
+
+def bundles_of(sizes: Sequence[int]) -> list[list[int]]:
+    """The same, given the bytes of all."""
     found: list[list[int]] = [[]]
     together = 0
     for number, size in enumerate(sizes):
@@ -129,7 +141,7 @@ class Reducer:
         """From now on the gradients of these parameters are reduced, under these names."""
         slots = [Slot(param, name, self.passes) for param, name in params.items()]
         self._slots.update({slot.param: slot for slot in slots})
-        together = bundles([slot.param.nbytes for slot in slots]) if bundle else []
+        together = bundles([slot.param for slot in slots]) if bundle else []
         for numbers in together:
             self._bundles.append([slots[number] for number in numbers])
             # One of them tells that gradients have come: the first, which is probably the last.

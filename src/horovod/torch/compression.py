@@ -20,6 +20,8 @@ Compressor = core.Compressor
 class NoneCompressor(core.NoneCompressor):
     """Tensors travel as they are."""
 
+    wire = core.NoneCompressor.wire
+
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, None]:
         """The tensor itself."""
@@ -38,6 +40,8 @@ def _cast(tensor: torch.Tensor, dtype: torch.dtype) -> tuple[torch.Tensor, torch
 class FP16Compressor(core.FP16Compressor):
     """Floats travel as float16: five bits of exponent, ten of fraction; beyond 65504 they overflow."""
 
+    wire = core.FP16Compressor.wire
+
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
         """The tensor as float16, if it is of floats, and its type."""
@@ -51,6 +55,8 @@ class FP16Compressor(core.FP16Compressor):
 
 class BF16Compressor(core.BF16Compressor):
     """Floats travel as bfloat16: the range of float32 with seven bits of fraction."""
+
+    wire = core.BF16Compressor.wire
 
     @staticmethod
     def compress(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.dtype]:
