@@ -40,7 +40,7 @@ Status check(const Call& call, const std::optional<std::vector<std::int64_t>>& s
   if (request.sizes_vary() || request.kind == OpKind::kReducescatter) {
     status = check_rows(request, prefix_of(call));
   }
-  if (status.ok() && call.reduces()) status = check_reducible(request);
+  if (status.ok() && call.reduces()) status = check_reducible(request, operation.members->size());
   if (status.ok() && call.kind == OpKind::kBroadcast) {
     status = put_root_in(request, *operation.members, static_cast<int>(call.root));
   }

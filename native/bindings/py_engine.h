@@ -120,7 +120,7 @@ class PyEngine {
   void allocate_results(Pending& pending, nanobind::object wrap);
   void set_reduction(Request& request, int op, double prescale, double postscale,
                      int compression) const;
-  void check_reducible(const Request& request) const;
+  void check_reducible(const Pending& pending) const;
   void need_rows(const Request& request, const char* operation) const;
   void set_splits(Pending& pending, const nanobind::object& splits) const;
   void set_root(Pending& pending, int root) const;

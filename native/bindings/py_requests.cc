@@ -35,7 +35,7 @@ PyEngine::PendingRef PyEngine::allreduce(nb::object name, nb::object input, nb::
   Request& request = pending->operation->request;
   set_reduction(request, op, prescale, postscale, compression);
   add_tensor(*pending, input, output);
-  check_reducible(request);
+  check_reducible(*pending);
   set_name(request, "allreduce", name);
   return pending;
 }
@@ -47,7 +47,7 @@ PyEngine::PendingRef PyEngine::grouped_allreduce(nb::object name, nb::list input
   Request& request = pending->operation->request;
   set_reduction(request, op, prescale, postscale, compression);
   add_group(*pending, inputs, outputs);
-  check_reducible(request);
+  check_reducible(*pending);
   set_name(request, "grouped_allreduce", name);
   return pending;
 }
@@ -102,7 +102,7 @@ PyEngine::PendingRef PyEngine::reducescatter(nb::object name, nb::object input, 
   add_input(*pending, input);
   allocate_results(*pending, std::move(wrap));
   need_rows(request, "reducescatter");
-  check_reducible(request);
+  check_reducible(*pending);
   set_name(request, "reducescatter", name);
   return pending;
 }
@@ -116,7 +116,7 @@ PyEngine::PendingRef PyEngine::grouped_reducescatter(nb::object name, nb::list i
   add_inputs(*pending, inputs);
   allocate_results(*pending, std::move(wrap));
   need_rows(request, "reducescatter");
-  check_reducible(request);
+  check_reducible(*pending);
   set_name(request, "grouped_reducescatter", name);
   return pending;
 }
@@ -253,8 +253,9 @@ void PyEngine::set_reduction(Request& request, int op, double prescale, double p
   check(put_reduction_in(request, op, prescale, postscale, compression));
 }
 
-void PyEngine::check_reducible(const Request& request) const {
-  check(khorovod::check_reducible(request));
+void PyEngine::check_reducible(const Pending& pending) const {
+  const Operation& operation = *pending.operation;
+  check(khorovod::check_reducible(operation.request, operation.members->size()));
 }
 
 void PyEngine::set_name(Request& request, const char* prefix, const nb::object& name) {

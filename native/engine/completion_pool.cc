@@ -1,5 +1,7 @@
 #include "engine/completion_pool.h"
 
+#include <string>
+#include <system_error>
 #include <utility>
 
 #include "base/native_thread.h"
@@ -12,11 +14,33 @@ thread_local bool is_pool_thread = false;
 
 bool CompletionPool::in_callback() { return is_pool_thread; }
 
+Status CompletionPool::prepare() {
+  if (prepared_.load(std::memory_order_acquire)) return {};
+  const std::lock_guard lock(mutex_);
+  try {
+    if (threads_.empty()) start_thread();
+  } catch (const std::system_error& error) {
+    return Status::error(Code::kInternal,
+                         std::string("Cannot start a thread for callbacks: ") + error.what() +
+                             "; this process may have no more tasks (ulimit -u, pids.max)");
+  }
+  prepared_.store(true, std::memory_order_release);
+  return {};
+}
+
+void CompletionPool::start_thread() {
+  threads_.push_back(start_native_thread("khorovod-done", [this] { run(); }));
+}
+
 void CompletionPool::post(std::function<void()> callback) {
   const std::lock_guard lock(mutex_);
   queue_.push_back(std::move(callback));
   if (idle_ < static_cast<int>(queue_.size()) && static_cast<int>(threads_.size()) < limit_) {
-    threads_.push_back(start_native_thread("khorovod-done", [this] { run(); }));
+    try {
+      start_thread();
+    } catch (const std::system_error&) {
+      if (threads_.empty()) throw;  // else those that there are will do
+    }
   }
   wake_.notify_one();
 }

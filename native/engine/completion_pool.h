@@ -1,14 +1,17 @@
 // Runs completion callbacks on threads of its own: a callback may run foreign code for as long as
-// it likes, and must never do so on the thread that drives the engine. Threads start with the first
-// callback.
+// it likes, and must never do so on the thread that drives the engine. Threads start when they are
+// needed.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/status.h"
 
 namespace khorovod {
 
@@ -17,6 +20,8 @@ class CompletionPool {
   explicit CompletionPool(int threads) : limit_(threads) {}
   ~CompletionPool() { stop(); }
 
+  // Before the first callback is needed: that there is a thread to run it.
+  Status prepare();
   void post(std::function<void()> callback);
   // Runs what was posted, then ends the threads. Nothing may be posted afterwards.
   void stop();
@@ -24,9 +29,11 @@ class CompletionPool {
   static bool in_callback();
 
  private:
+  void start_thread();  // with mutex_ held; throws std::system_error
   void run();
 
   const int limit_;
+  std::atomic<bool> prepared_{false};
   std::mutex mutex_;
   std::condition_variable wake_;
   std::deque<std::function<void()>> queue_;  // guarded by mutex_

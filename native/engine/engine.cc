@@ -70,6 +70,9 @@ Status Engine::submit(const OperationRef& operation, bool caller_waits, Nanoseco
                                              " is not registered, or rank " +
                                              std::to_string(world_.rank) + " is not in it");
   }
+  if (operation->on_done) {
+    if (Status status = pool_.prepare(); !status.ok()) return status;
+  }
   bool arm_timer = false;
   bool call_thread = false;
   bool done_already = false;  // in a world of one, or one that is broken
@@ -376,7 +379,7 @@ bool Engine::try_step() {
   moved |= announce_submissions();
   if (world_.rank != 0) moved |= receive();
   moved |= decide();
-  if (departed >= 0 && !std::exchange(departure_told_, true)) tell_last_batch();
+  if (departed >= 0) tell_of_departures();
   if (tracing_ && (traces_.size() >= kTraceBytes || began - last_flush_ >= kTraceTime)) {
     last_flush_ = began;
     flush_traces(false);

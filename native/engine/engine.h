@@ -159,6 +159,7 @@ class Engine {
   bool decide();
   void tell_everybody(const Decisions& decisions, bool even_if_idle);
   void tell_last_batch();
+  void tell_of_departures();
   bool carry_out(Decisions& decisions);
   bool carry_out(Plan& plan);
   void retire(std::uint32_t id);
@@ -297,8 +298,8 @@ class Engine {
   Nanoseconds last_decision_ = 0;
   std::vector<pollfd> fds_;
   std::vector<std::byte> payload_;  // scratch of rank 0's own announcements
-  bool departure_told_ = false;     // of rank 0: everybody has all decisions up to the departure
-  OperationRef joined_;             // this rank's join, while it lasts
+  int departures_told_ = 0;  // of rank 0: everybody has all decisions up to so many departures
+  OperationRef joined_;      // this rank's join, while it lasts
   bool tracing_ = false;
   Nanoseconds last_flush_ = 0;          // of traces
   Writer traces_;                       // not yet sent to rank 0

@@ -25,12 +25,18 @@ bool Engine::stuck_on_departed(int& blocker) {
 // A rank that has left though operations here wait for it, or -1; best the one that left first:
 // others may have left because of it. Without the coordinator nothing goes on.
 int Engine::awaited_in_vain(int first) const {
-  int found = world_.rank != 0 && world_.link->has_left(0) ? 0 : -1;
+  // All that it carried out has been carried out here.
+  const auto has_left_for_good = [this](int rank) {
+    return rank != world_.rank && world_.link->has_left(rank) &&
+           world_.link->left_after(rank) <= carried_out_;
+  };
+  int found = has_left_for_good(0) ? 0 : -1;
   const std::lock_guard lock(submit_mutex_);
   for (const auto& [key, operation] : in_flight_) {
     for (const int rank : operation->members->ranks) {
+      if (!has_left_for_good(rank)) continue;
       if (rank == first) return first;
-      if (rank != world_.rank && world_.link->has_left(rank)) found = rank;
+      found = rank;
     }
   }
   return found;
@@ -43,12 +49,16 @@ int Engine::awaited_in_vain(int first) const {
 void Engine::check_world(bool quiet, int departed) {
   if (const int dead = dead_rank_.load(std::memory_order_acquire);
       dead >= 0 && !world_.link->has_left(dead)) {
-    return give_up(Status::lost(dead, describe_peer(dead) + " died"));
+    // Its goodbye may have come since this step looked for messages.
+    if (receive()) quiet = false;
+    if (!world_.link->has_left(dead)) {
+      return give_up(Status::lost(dead, describe_peer(dead) + " died"));
+    }
   }
   Status failure = world_.link->failure();
   if (failure.ok() && !world_.plane->failure().ok()) {
     // A rank whose connection has ended may have said why before: that another one died, say.
-    receive();
+    if (receive()) quiet = false;
     failure = world_.link->failure();
     if (failure.ok()) failure = world_.plane->failure();
   }
@@ -59,8 +69,8 @@ void Engine::check_world(bool quiet, int departed) {
   if (!quiet || departed < 0 || waiting_ == 0) return;
   if (running_.empty()) {
     const int awaited = awaited_in_vain(departed);
-    if (awaited < 0 || world_.link->left_after(awaited) > carried_out_) return;
-    return give_up(departure(awaited));
+    if (awaited >= 0) give_up(departure(awaited));
+    return;
   }
   int blocker = -1;
   if (!world_.plane->notices_departures() && stuck_on_departed(blocker)) {
@@ -128,6 +138,7 @@ std::string Engine::describe_pending() const {
 }
 
 void Engine::fail_everything(Status reason) {
+  publish_finished();  // these have their results
   broken_ = true;
   handing_.close();
   world_.plane->abort();

@@ -51,8 +51,10 @@ bool Engine::announce_submissions() {
   write_message_header(outgoing_, carried_out_);
   std::size_t inline_budget = kInlineBudget;
   std::uint64_t bytes = 0;
+  bool without_coordinator = false;
   for (const OperationRef& operation : draining_) {
     bytes += operation->bytes;
+    without_coordinator |= operation->request.set != 0 && !operation->members->contains(0);
     announce(operation, inline_budget);
   }
   if (world_.rank != 0) {
@@ -61,6 +63,8 @@ bool Engine::announce_submissions() {
       traces_.clear();
     }
     world_.link->send(0, outgoing_.view());
+    // What it takes part in waits for it anyway; what it does not must not.
+    if (without_coordinator) world_.link->wake(0);
   }
   events_.record(
       {now_ns(), 0, bytes, static_cast<std::uint32_t>(draining_.size()), EventKind::kAnnounce});
@@ -179,7 +183,11 @@ bool Engine::decide() {
   negotiator_->acknowledge(0, decisions.batch);
   std::erase_if(decisions.plans,
                 [&](const Plan& plan) { return !plan.members->contains(world_.rank); });
-  return carry_out(decisions);
+  if (!carry_out(decisions)) {
+    world_.link->abort(
+        Status::error(Code::kInternal, "the coordinator cannot carry out its own decisions"));
+  }
+  return true;
 }
 
 // Sends every rank what concerns it; with `even_if_idle` also those that it says nothing to but
@@ -203,6 +211,13 @@ void Engine::tell_last_batch() {
   nothing_new.batch = negotiator_->last_batch();
   nothing_new.tracing = tracing_;
   tell_everybody(nothing_new, true);
+}
+
+void Engine::tell_of_departures() {
+  if (negotiator_ == nullptr) return;
+  int left = 0;
+  for (const Peer& peer : world_.peers) left += world_.link->has_left(peer.rank) ? 1 : 0;
+  if (left > std::exchange(departures_told_, left)) tell_last_batch();
 }
 
 // ---------------------------------------------------------------------------------------------------
@@ -354,19 +369,25 @@ void Engine::complete(OperationRef operation, Status status) {
 
 void Engine::publish_finished() {
   if (finished_.empty()) return;
+  // Where there was no memory to post a callback, this goes on when some has been given back.
+  std::erase_if(finished_, [](const OperationRef& operation) { return operation == nullptr; });
   {
     const std::lock_guard lock(submit_mutex_);
-    for (const OperationRef& operation : finished_) in_flight_.erase(key_of(operation->request));
-  }
-  for (OperationRef& operation : finished_) {
-    operation->done.store(true, std::memory_order_release);
-    if (operation->on_done) {
-      pool_.post([done = std::move(operation)] { done->on_done(done->status); });
+    for (const OperationRef& operation : finished_) {
+      if (!operation->is_done()) in_flight_.erase(key_of(operation->request));
     }
+  }
+  for (const OperationRef& operation : finished_) {
+    operation->done.store(true, std::memory_order_release);
+  }
+  notify_local_waiters();
+  for (OperationRef& operation : finished_) {
+    if (!operation->on_done) continue;
+    pool_.post([operation] { operation->on_done(operation->status); });
+    operation.reset();
   }
   finished_.clear();
   finished_bytes_ = 0;
-  notify_local_waiters();
 }
 
 }  // namespace khorovod

@@ -84,7 +84,8 @@ void Engine::flush_traces(bool end) {
 
 void Engine::take_traces(int peer, Bytes traces) {
   if (traces.empty()) {
-    trace_ended_[static_cast<std::size_t>(peer)] = true;
+    const auto at = static_cast<std::size_t>(peer);
+    if (at < trace_ended_.size()) trace_ended_[at] = true;
   } else if (timeline_ != nullptr) {
     timeline_->add(peer, {traces.begin(), traces.end()});
   }

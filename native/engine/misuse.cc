@@ -1,5 +1,6 @@
 #include "engine/misuse.h"
 
+#include <bit>
 #include <cmath>
 #include <string>
 
@@ -29,6 +30,10 @@ Status check_rows(const Request& request, const char* operation) {
       return refuse(std::string(operation) +
                     " works along the first dimension, but the tensor is a scalar; give it one, "
                     "for example with reshape(1)");
+    }
+    if (tensor.rows() > kMostRows) {
+      return refuse(std::string(operation) + " can do at most " + std::to_string(kMostRows) +
+                    " rows, not " + std::to_string(tensor.rows()));
     }
   }
   return {};
@@ -92,12 +97,16 @@ Status put_reduction_in(Request& request, int op, double prescale, double postsc
   return {};
 }
 
-Status check_reducible(const Request& request) {
+Status check_reducible(const Request& request, int members) {
   const ReduceOp op = request.reduce;
   if (request.kind == OpKind::kReducescatter && op != ReduceOp::kSum && op != ReduceOp::kAverage) {
     return Status::error(Code::kAborted, std::string("reducescatter can do Sum and Average, not ") +
                                              reduce_op_name(op) +
                                              "; allreduce can, and each rank takes its rows");
+  }
+  if (op == ReduceOp::kAdasum && !std::has_single_bit(static_cast<unsigned>(members))) {
+    return refuse("Adasum combines ranks in pairs and needs 1, 2, 4, 8, ... of them, not " +
+                  std::to_string(members));
   }
   for (const TensorSpec& tensor : request.tensors) {
     if (op == ReduceOp::kAdasum && !dtype_is_float(tensor.dtype)) {

@@ -21,7 +21,7 @@ Status put_splits_in(Request& request, const std::optional<std::vector<std::int6
 Status put_root_in(Request& request, const Members& members, int root);
 Status put_reduction_in(Request& request, int op, double prescale, double postscale,
                         int compression);
-// Whether the reduction can be done with tensors of these types.
-Status check_reducible(const Request& request);
+// Whether the reduction can be done with tensors of these types, by so many members.
+Status check_reducible(const Request& request, int members);
 
 }  // namespace khorovod

@@ -6,9 +6,6 @@ namespace khorovod {
 
 namespace {
 
-// Rows, ranks and ids are never larger; their products with sizes of rows must not overflow.
-constexpr std::uint64_t kLargestNumber = std::uint64_t{1} << 44;
-
 // Flags of decisions.
 constexpr std::uint8_t kTracing = 1;
 constexpr std::uint8_t kStall = 2;
@@ -55,7 +52,7 @@ bool read_entry(Reader& in, PlanEntry& entry, Plan::Kind kind) {
   entry.numbers.resize(in.count());
   for (auto& number : entry.numbers) {
     const std::uint64_t value = in.varint();
-    if (value > kLargestNumber) return false;
+    if (value > kMostRows) return false;
     number = static_cast<std::int64_t>(value);
   }
   if (kind == Plan::Kind::kInline) {

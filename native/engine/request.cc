@@ -212,9 +212,10 @@ bool well_formed(const Request& r) {
   if (r.kind == OpKind::kAlltoall && r.grouped) return false;
   const bool has_rows = r.sizes_vary() || r.kind == OpKind::kReducescatter;
   if (!has_rows) return true;
-  const bool scalar = std::any_of(r.tensors.begin(), r.tensors.end(),
-                                  [](const TensorSpec& tensor) { return tensor.shape.empty(); });
-  return !scalar && (r.kind != OpKind::kAlltoall || splits_fit(r));
+  const bool divisible = std::all_of(
+      r.tensors.begin(), r.tensors.end(),
+      [](const TensorSpec& tensor) { return !tensor.shape.empty() && tensor.rows() <= kMostRows; });
+  return divisible && (r.kind != OpKind::kAlltoall || splits_fit(r));
 }
 
 }  // namespace

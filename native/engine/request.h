@@ -47,6 +47,10 @@ DType wire_type(DType dtype, Compression compression);
 enum class Handed : std::uint8_t { kNo = 0, kOnCpu = 1, kOnGpu = 2 };
 inline constexpr int kHandedCount = 3;
 
+// More rows than that are no tensor that memory could hold, but they may be of no bytes, and their
+// sums and products must not overflow.
+inline constexpr std::int64_t kMostRows = std::int64_t{1} << 44;
+
 struct TensorSpec {
   DType dtype = DType::kFloat32;
   std::vector<std::int64_t> shape;

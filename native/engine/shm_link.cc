@@ -17,8 +17,8 @@ ShmLink::ShmLink(const ShmDomain& domain) : domain_(domain) {
 }
 
 void ShmLink::send(int peer, Bytes message) {
-  Mailbox& mailbox = mailboxes_[domain_.rank() == 0 ? static_cast<std::size_t>(peer - 1) : 0];
-  if (!mailbox.writer.send(message, [&](Bytes bytes) { return mailbox.out->write_some(bytes); })) {
+  Mailbox& to = mailbox(peer);
+  if (!to.writer.send(message, [&](Bytes bytes) { return to.out->write_some(bytes); })) {
     broken_ = Status::error(Code::kInternal,
                             "the mailbox to rank " + std::to_string(peer) + " is corrupt");
   }
@@ -29,8 +29,14 @@ bool ShmLink::flush(Mailbox& mailbox) {
   if (!mailbox.writer.backlog()) return false;
   const auto sent =
       mailbox.writer.flush([&](Bytes bytes) { return mailbox.out->write_some(bytes); });
-  if (sent > 0) domain_.ring(mailbox.peer, kNewsControl);
+  if (sent > 0) domain_.ring(mailbox.peer, mailbox.urgent ? kNewsUrgent : kNewsControl);
+  mailbox.urgent &= mailbox.writer.backlog();
   return sent > 0;
+}
+
+void ShmLink::wake(int peer) {
+  mailbox(peer).urgent = mailbox(peer).writer.backlog();
+  domain_.ring(peer, kNewsUrgent);
 }
 
 bool ShmLink::flush() {

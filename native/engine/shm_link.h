@@ -37,7 +37,7 @@ class ShmLink : public Link {
                Nanoseconds timeout) override;
   bool park(std::uint32_t mark, Wanted wanted) override;
   void wanted_fds(std::vector<pollfd>&) const override {}
-  void wake(int peer) override { domain_.ring(peer, kNewsUrgent); }
+  void wake(int peer) override;
   void wake_self() override { domain_.ring(domain_.rank(), kNewsUrgent); }
 
  private:
@@ -47,8 +47,12 @@ class ShmLink : public Link {
     ByteRing* in;
     FrameWriter writer;
     FrameReader reader;
+    bool urgent = false;  // what is kept must wake the peer
   };
 
+  Mailbox& mailbox(int peer) {
+    return mailboxes_[domain_.rank() == 0 ? static_cast<std::size_t>(peer - 1) : 0];
+  }
   bool flush(Mailbox& mailbox);
 
   const ShmDomain& domain_;

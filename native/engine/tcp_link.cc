@@ -26,6 +26,7 @@ TcpLink::TcpLink(int rank, int size, std::vector<UniqueFd> sockets, std::vector<
       thread_wake_(thread_wake),
       companions_(std::move(companions)),
       bell_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)),
+      passed_on_(static_cast<std::size_t>(size)),
       left_(std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(size))) {
   if (!bell_) throw std::system_error(errno, std::system_category(), "eventfd");
   for (int peer = 0; peer < size; ++peer) {
@@ -176,6 +177,7 @@ void TcpLink::on_goodbye(Line& line) {
 }
 
 void TcpLink::set_departed(int rank) {
+  passed_on_[static_cast<std::size_t>(rank)] = true;
   int nobody = -1;
   departed_.compare_exchange_strong(nobody, rank, std::memory_order_acq_rel);
 }

@@ -38,8 +38,11 @@ class TcpLink : public Link {
   Status failure() const override { return broken_; }
   void abort(const Status& reason) override;
   void leave(std::uint64_t batch, const std::string& last_words) override;
-  // Departures are heard of from the coordinator, in order with its decisions: nothing is missing.
-  std::uint64_t left_after(int) const override { return 0; }
+  // Of a departure that was heard of from the coordinator, in order with its decisions, nothing is
+  // missing.
+  std::uint64_t left_after(int peer) const override {
+    return passed_on_[static_cast<std::size_t>(peer)] ? 0 : UINT64_MAX;
+  }
   // Until the coordinator gives up itself, or goes: whoever did so before may be ahead of its line.
   bool decisions_may_come(std::uint64_t) const override {
     return rank_ != 0 && !coordinator_gave_up_ && lines_.front().readable;
@@ -99,6 +102,7 @@ class TcpLink : public Link {
   Status broken_;
   bool abort_told_ = false;  // to everybody, by this rank
   bool coordinator_gave_up_ = false;
+  std::vector<bool> passed_on_;  // by rank: that it has left, in order with all decisions
   Writer outgoing_;
   std::vector<pollfd> poll_;
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,6 +18,7 @@ class DeafLink : public Link {
   struct State {
     std::atomic<bool> deaf{false};
     std::atomic<bool> knows_failure{false};
+    std::function<void()> on_hearing{};  // called once, before what comes is heard
   };
 
   DeafLink(std::unique_ptr<Link> link, State& state) : link_(std::move(link)), state_(state) {}
@@ -24,7 +26,9 @@ class DeafLink : public Link {
   const char* name() const override { return link_->name(); }
   void send(int peer, Bytes message) override { link_->send(peer, message); }
   bool receive(const Receiver& receiver) override {
-    return !state_.deaf && link_->receive(receiver);
+    if (state_.deaf) return false;
+    if (const auto call = std::exchange(state_.on_hearing, nullptr)) call();
+    return link_->receive(receiver);
   }
   bool flush() override { return link_->flush(); }
   bool backlog() const override { return link_->backlog(); }

@@ -1,10 +1,8 @@
 // The engine with ranks as threads: results against plain loops, every size, dtype and way to wait,
 // in shared memory, over sockets and by MPI.
 #include <atomic>
-#include <future>
 #include <random>
 
-#include "tests/deaf_link.h"
 #include "tests/local_world.h"
 #include "tests/mpi_worlds.h"
 #include "tests/tcp_worlds.h"
@@ -20,26 +18,6 @@
 namespace khorovod::testing {
 
 namespace {
-
-// Small integers: sums are exact in every type, so any order of addition gives the same value.
-template <typename T>
-std::vector<T> input_of(int rank, std::size_t count, int salt) {
-  std::vector<T> values(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    values[i] = static_cast<T>((static_cast<int>(i) * 7 + rank * 13 + salt) % 101 - 50);
-  }
-  return values;
-}
-
-template <typename T>
-std::vector<T> sum_of(int size, std::size_t count, int salt) {
-  std::vector<T> total(count, T{0});
-  for (int r = 0; r < size; ++r) {
-    const auto values = input_of<T>(r, count, salt);
-    for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
-  }
-  return total;
-}
 
 template <typename T>
 void allreduce_many_sizes(const WorldMaker& make, int size) {
@@ -222,68 +200,6 @@ TEST_IN_EVERY_WORLD(own_shutdown_fails_what_is_pending) {
       CHECK(engine.submit(allreduce_operation("y", in, out), true).code == Code::kShutdown);
     }
   });
-}
-
-TEST_IN_EVERY_WORLD(the_last_result_survives_the_coordinators_departure) {
-  for (int round = 0; round < 50; ++round) {
-    run_world(make, 2, {}, [&](Engine& engine) {
-      const auto in = input_of<float>(engine.rank(), round % 2 == 0 ? 10 : 400'000, round);
-      std::vector<float> out;
-      const auto op = allreduce_operation("last", in, out);
-      CHECK(engine.submit(op, true).ok());
-      CHECK_EQ(wait(engine, op).message, "");
-      CHECK(out == sum_of<float>(2, in.size(), round));
-      engine.shutdown();
-    });
-  }
-}
-
-// Rank 2 leaves with the result of "last", so ranks 0 and 1 give up "more"; rank 3 hears nothing of
-// that result until `hear` is called, which waits until it knows that others have given up.
-void last_result_of_a_deaf_rank(
-    const std::function<void(Engine&, const OperationRef& last, const std::function<void()>& hear)>&
-        check) {
-  DeafLink::State state{.deaf = true};
-  run_world(with_deaf_link(make_shm_worlds, 3, state), 4, {}, [&](Engine& engine) {
-    const auto in = input_of<float>(engine.rank(), 10, 1);
-    std::vector<float> out;
-    std::vector<float> more_out;
-    const auto last = allreduce_operation("last", in, out);
-    if (engine.rank() == 3) {
-      check(engine, last, [&] {
-        while (!state.knows_failure) std::this_thread::yield();
-        state.deaf = false;
-      });
-      if (last->status.ok()) CHECK(out == sum_of<float>(4, in.size(), 1));
-      return;
-    }
-    CHECK(engine.submit(last, true).ok());
-    CHECK_EQ(wait(engine, last).message, "");
-    if (engine.rank() == 2) return engine.shutdown();
-    const auto more = allreduce_operation("more", in, more_out);
-    CHECK(engine.submit(more, true).ok());
-    CHECK(wait(engine, more).code == Code::kPeerLeft);
-  });
-}
-
-TEST(a_result_that_others_have_is_not_lost_by_their_giving_up) {
-  last_result_of_a_deaf_rank(
-      [](Engine& engine, const OperationRef& last, const std::function<void()>& hear) {
-        CHECK(engine.submit(last, true).ok());
-        std::thread other(hear);
-        CHECK_EQ(wait(engine, last).message, "");
-        other.join();
-      });
-}
-
-TEST(a_result_that_never_comes_is_given_up_though_nobody_waits) {
-  last_result_of_a_deaf_rank(
-      [](Engine& engine, const OperationRef& last, const std::function<void()>&) {
-        std::promise<Status> done;
-        last->on_done = [&](const Status& status) { done.set_value(status); };
-        CHECK(engine.submit(last, true).ok());
-        CHECK(done.get_future().get().code == Code::kPeerLeft);
-      });
 }
 
 TEST_IN_EVERY_WORLD(a_small_cache_evicts_and_stays_right) {

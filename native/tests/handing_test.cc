@@ -242,6 +242,44 @@ TEST_IN_EVERY_WORLD(a_result_under_way_is_not_lost_by_others_giving_up) {
   });
 }
 
+// Rank 1 hears the result of "own" in the very step in which its executor fails.
+TEST_IN_EVERY_WORLD(a_result_that_is_here_is_not_lost_by_an_executors_error) {
+  DeafLink::State state;
+  std::atomic<int> ready{0};
+  run_world(with_deaf_link(make, 1, state), 2, {}, [&](Engine& engine) {
+    engine.handing().open();
+    const auto handed = handed_operation(OpKind::kAllreduce, "handed", 4);
+    CHECK(engine.submit(handed, false).ok());
+    std::thread waiter([&] { CHECK(!wait(engine, handed).ok()); });
+    std::optional<HandedWork> work;
+    while (!work.has_value()) work = engine.handing().next(kSecond);
+    if (engine.rank() == 1) state.deaf = true;
+    ++ready;
+    while (ready < 2) std::this_thread::yield();
+    const std::vector<float> in(10, 1.0f);
+    std::vector<float> out;
+    const auto own = allreduce_operation("own", in, out);
+    std::atomic<int> called{0};
+    own->on_done = [&](const Status& status) { called += status.ok() ? 1 : 100; };
+    if (engine.rank() == 1) {
+      CHECK(engine.submit(own, false).ok());
+      while (ready < 3) std::this_thread::yield();
+      state.on_hearing = [&] { engine.finish_handed(work->number, "no more memory"); };
+      state.deaf = false;
+    } else {
+      CHECK(engine.submit(own, false).ok());
+    }
+    const Status status = wait(engine, own);
+    if (engine.rank() == 0) ++ready;
+    CHECK_EQ(status.message, "");
+    CHECK_EQ(out[9], 2.0f);
+    waiter.join();
+    while (called == 0) std::this_thread::yield();
+    engine.shutdown();
+    CHECK_EQ(called.load(), 1);
+  });
+}
+
 TEST_IN_EVERY_WORLD(who_has_joined_stands_in) {
   run_world(make, 3, {}, [](Engine& engine) {
     Executor executor(engine);

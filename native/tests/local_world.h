@@ -139,6 +139,26 @@ inline OperationRef bare_operation(OpKind kind, const std::string& name,
   return operation;
 }
 
+// Small integers: sums are exact in every type, so any order of addition gives the same value.
+template <typename T>
+std::vector<T> input_of(int rank, std::size_t count, int salt) {
+  std::vector<T> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<T>((static_cast<int>(i) * 7 + rank * 13 + salt) % 101 - 50);
+  }
+  return values;
+}
+
+template <typename T>
+std::vector<T> sum_of(int size, std::size_t count, int salt) {
+  std::vector<T> total(count, T{0});
+  for (int r = 0; r < size; ++r) {
+    const auto values = input_of<T>(r, count, salt);
+    for (std::size_t i = 0; i < count; ++i) total[i] += values[i];
+  }
+  return total;
+}
+
 inline OperationRef barrier_operation() { return bare_operation(OpKind::kBarrier, "barrier"); }
 
 }  // namespace khorovod::testing

@@ -135,11 +135,13 @@ TEST(a_departure_comes_after_the_coordinators_messages) {
   for (int i = 0; i < 100; ++i) links[2]->receive([](int, Bytes) { return true; });
   CHECK(links[2]->has_left(1));
   CHECK_EQ(links[2]->departed(), -1);  // the coordinator may have sent a decision before
+  CHECK_EQ(links[2]->left_after(1), UINT64_MAX);
   links[0]->send(2, bytes_of("decision"));
   receive_until(*links[0], departed(*links[0]));
   const auto messages = receive_until(*links[2], departed(*links[2]));
   CHECK_EQ(messages.size(), 1u);
   CHECK_EQ(links[2]->departed(), 1);
+  CHECK_EQ(links[2]->left_after(1), 0u);
 }
 
 TEST(a_coordinator_is_heard_out_though_others_have_given_up) {
