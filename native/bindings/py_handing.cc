@@ -73,7 +73,7 @@ std::int64_t PyEngine::submit_handed(const std::string& kind, nb::object name,
   }
   if (request.kind == OpKind::kAlltoall) set_splits(*pending, splits);
   if (request.kind == OpKind::kAllreduce || request.kind == OpKind::kReducescatter) {
-    check_reducible(request);
+    check_reducible(*pending);
   }
   set_name(request, ((grouped ? "grouped_" : "") + kind).c_str(), name);
   return start(std::move(pending), nb::none());

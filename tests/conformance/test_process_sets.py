@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -190,6 +193,35 @@ def _barriers(frontend: str) -> None:
             for members in sets:
                 if hvd.rank() in members:
                     hvd.barrier(process_set=sets[members])
+        hvd.barrier()
+
+
+@every_frontend
+@on_worlds(3, **DYNAMIC)
+def test_sets_without_rank_0_do_not_wait_for_it(world: Workers, frontend: str, tmp_path: Path) -> None:
+    world.run(_without_rank_0, frontend, str(tmp_path / "done"))
+
+
+def _without_rank_0(frontend: str, done: str) -> None:
+    """Rank 0 calls nothing until the others are done."""
+    front = frontend_of(frontend)
+    hvd = front.hvd
+    with process_sets(frontend, [(1, 2)]) as sets:
+        if hvd.rank() == 0:
+            end = time.monotonic() + DEADLINE
+            while not os.path.exists(done):
+                assert time.monotonic() < end, "the others wait for rank 0"
+                time.sleep(0.01)
+        else:
+            for number in range(3):
+                time.sleep(0.1)  # until rank 0 rests
+                ours = np.full(1000, float(hvd.rank()))
+                total = hvd.allreduce(
+                    front.tensor(ours), op=hvd.Sum, name=f"without.{number}", process_set=sets[1, 2]
+                )
+                assert np.array_equal(front.array(total), np.full(1000, 3.0))
+            if hvd.rank() == 1:
+                Path(done).touch()
         hvd.barrier()
 
 

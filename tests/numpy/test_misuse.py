@@ -74,6 +74,29 @@ def test_adasum_needs_a_power_of_two(world: Workers, form: str) -> None:
     assert_raised(outcomes[:1], "NotImplementedError", "Adasum")
 
 
+@on_worlds(3)
+def test_adasum_of_a_graph_that_was_made_for_another_world(world: Workers) -> None:
+    """The engine looks again."""
+    outcomes = world.run(_refused, _adasum_by_the_engine)
+    assert_raised(outcomes[:1], "ValueError", "needs 1, 2, 4, 8, ... of them, not 3")
+
+
+def _adasum_by_the_engine() -> None:
+    from horovod._core.runtime import engine
+
+    data = np.ones(3)
+    engine().allreduce("adasum", data, data, int(hvd.Adasum), 1.0, 1.0, 0, 0)
+
+
+@on_worlds(1, 2)
+def test_more_rows_than_there_can_be(world: Workers) -> None:
+    """Though they have no bytes."""
+    huge = np.zeros((1 << 45, 0))
+    for call in (hvd.allgather, hvd.alltoall, hvd.reducescatter):
+        outcomes = world.run(_refused, lambda call=call: call(huge))
+        assert_raised(outcomes[:1], "ValueError", "at most 17592186044416 rows")
+
+
 @on_worlds(1, 2)
 @every_form
 @pytest.mark.parametrize("average", [True, False])
