@@ -3,17 +3,7 @@
 #include <atomic>
 #include <random>
 
-#include "tests/local_world.h"
-#include "tests/mpi_worlds.h"
-#include "tests/tcp_worlds.h"
-
-// The body is run with `make` for each kind of world.
-#define TEST_IN_EVERY_WORLD(name)                                                         \
-  static void name(const WorldMaker& make);                                               \
-  static const Register register_shm_##name("shm." #name, [] { name(make_shm_worlds); }); \
-  static const Register register_tcp_##name("tcp." #name, [] { name(make_tcp_worlds); }); \
-  static const Register register_mpi_##name("mpi." #name, [] { name(make_mpi_worlds); }); \
-  static void name(const WorldMaker& make)
+#include "tests/every_world.h"
 
 namespace khorovod::testing {
 
@@ -220,11 +210,6 @@ TEST_IN_EVERY_WORLD(a_small_cache_evicts_and_stays_right) {
 }
 
 namespace {
-
-void run(Engine& engine, const OperationRef& operation) {
-  CHECK_EQ(engine.submit(operation, true).message, "");
-  CHECK_EQ(wait(engine, operation).message, "");
-}
 
 // The ranks of a set in turn give rows 1, 2, ...; every value says who gave it.
 std::vector<float> block_of(int rank, int rows) {
